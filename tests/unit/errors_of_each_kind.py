@@ -23,6 +23,7 @@ OF_THE_CONTRACT: list[errors.DeferdError] = [
     errors.JobExists("orders", "a"),
     errors.JobReserved("orders", "a"),
     errors.JobExists("orders", "a", "replicated:1"),
+    errors.JobExists("orders", "a", state="finished", until_ms=1_900_000_000_123),
     errors.DurabilityUnavailable("fsync", ["memory"], "durability 'fsync' is not available: it is off"),
     errors.ReceiptStale("orders", "a"),
     errors.JobCancelled("orders", "a"),

@@ -139,6 +139,11 @@ async def test_a_query_that_is_not_utf_8_is_refused(http: Http) -> None:
     assert refusal(await http.get(http.topic_path("pop") + "?consumer=%ff"), "query") == "must be UTF-8"
 
 
+async def test_too_many_parameters_are_refused(http: Http) -> None:
+    query = "&".join(f"p{number}=1" for number in range(200))
+    assert "at most 100" in refusal(await http.get(http.topic_path("pop") + "?" + query), "query")
+
+
 def _connection(service: ServiceProcess) -> socket.socket:
     return socket.create_connection(("127.0.0.1", service.port), timeout=10)
 

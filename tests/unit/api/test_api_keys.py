@@ -169,6 +169,7 @@ def test_a_key_shows_nothing_of_its_token() -> None:
         ("a*b*c", "aXbYbZc", True),
         ("a*b*c", "acb", False),
         ("aa*aa", "aaa", False),
+        ("a*b*b", "ab", False),
         ("*ab*ab*", "aab", False),
         ("a.c", "abc", False),
         ("", "x", False),

@@ -10,6 +10,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive
 
 from deferd.api import request_body
@@ -47,6 +48,10 @@ def field_error_in(raw: bytes) -> FieldError:
     return caught.value.field_errors[0]
 
 
+async def test_pieces_of_exactly_the_limit_are_read() -> None:
+    assert await read(pieces(b"{", b"", b"x" * (_LIMIT - 1))) == b"{" + b"x" * (_LIMIT - 1)
+
+
 async def test_an_announced_length_over_the_limit_is_refused_without_reading() -> None:
     messages = pieces(b"never read")
     with pytest.raises(PayloadTooLarge) as caught:
@@ -60,6 +65,11 @@ async def test_reading_ends_as_soon_as_the_limit_is_passed() -> None:
     with pytest.raises(PayloadTooLarge):
         await read(messages)
     assert len(messages) == 1
+
+
+async def test_a_disconnect_within_the_body_is_noticed() -> None:
+    with pytest.raises(ClientDisconnect):
+        await read([{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}])
 
 
 @pytest.mark.parametrize(
