@@ -80,11 +80,11 @@ def service(tmp_path_factory: pytest.TempPathFactory, midnight: datetime) -> Ite
 
 
 def put(service: ServiceProcess, token: str, topic: str, count: int, name: str = "job", **fields: Any) -> None:
-    """Put `count` jobs, or one with just this name."""
+    """Put `count` jobs, or one with just this name; the disk, which other tests use, is not waited for."""
     ids = [name] if count == 1 else [f"{name}-{number:05}" for number in range(count)]
     with Producer(service.url, topic, token) as jobs:
         for begin in range(0, count, BATCH):
-            jobs.put(*ids[begin : begin + BATCH], **fields)
+            jobs.put(*ids[begin : begin + BATCH], durability="memory", **fields)
 
 
 def put_dead_invoices(service: ServiceProcess, token: str) -> None:
