@@ -11,8 +11,10 @@ import pytest
 from deferd import Client, Forbidden, PutJob, TopicNotFound
 from deferd.client import History
 from deferd.client.requests import ApiRequest
+from deferd.console.rendering import duration
 from tests.acceptance.api.keyed_service import KeysFile
 from tests.acceptance.cli.command_line import Shell, terminal
+from tests.acceptance.console.conftest import KeyedService, console
 from tests.acceptance.http_calls import Http, refusal
 from tests.acceptance.service_process import ServiceProcess, running_service
 
@@ -67,7 +69,7 @@ def do_a_bit(client: Client, topic: str) -> None:
     client.cancel(topic, "late")
 
 
-def test_columns(client: Client) -> None:
+def test_columns(client: Client, service: ServiceProcess, keys: KeysFile) -> None:
     do_a_bit(client, "columns")
     advance(client, 10)
     found = client.history("columns")
@@ -91,6 +93,9 @@ def test_columns(client: Client) -> None:
     assert [number for number in found.run_time_p99 if number is not None] >= [run_time]
     assert found.whole.run_time_p50 == run_time
     assert found.whole.lateness_p50 == late[0]
+    with console(KeyedService(service, keys), "all") as browser:
+        page = browser.get("/console/topics/columns").text
+    assert f"<dt>Run time of finished jobs</dt><dd>p50 {duration(run_time)}, p99 " in page
     long = client.history("columns", minutes=61)
     assert (long.bucket, total(long)) == (300, total(found))
     assert len(long.put) in {13, 14}
