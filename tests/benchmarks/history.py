@@ -31,7 +31,7 @@ from deferd.contract.model import PutJob
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.engine import Engine
 from deferd.engine.history import BUCKET_MS, COARSE_MS, MOST_COARSE, MOST_FINE
-from deferd.engine.metrics import CountedTopics
+from deferd.engine.metrics import LATENESS_BUCKETS, RUN_TIME_BUCKETS, CountedTopics
 from deferd.store.connection import connect
 from tests.benchmarks.inspection import empty_store
 from tests.benchmarks.measuring import end_in_order, options_of, run_here, show_target
@@ -40,7 +40,6 @@ from tests.benchmarks.script_calls import forget_calls, script_calls
 _LONGEST_MS = 5
 _COUNTING_PERCENT = 1
 _TOGETHER, _JOBS_EACH, _COUNTED = 64, 200, 200_000
-_LATENESS_BUCKETS = 19
 
 
 def count(engine: Engine, topics: list[str], step: int) -> None:
@@ -56,14 +55,16 @@ def count(engine: Engine, topics: list[str], step: int) -> None:
         counts.cancelled += random.randint(0, 50)
         middle = random.randint(2, 8)
         counts.add_lateness({middle + at: random.randint(1, 100) for at in range(-2, 4)})
+        counts.add_run_times({middle + at: random.randint(1, 100) for at in range(4, 10)})
 
 
 def largest(engine: Engine, topics: list[str]) -> None:
-    """The largest numbers that the bytes are sized for, in all buckets of lateness."""
+    """The largest numbers that the bytes are sized for, in all buckets of lateness and run times."""
     for topic in topics:
         counts = engine.history_publisher._counted.of(topic)
         counts.put = counts.popped = counts.finished = counts.released = counts.dead = counts.cancelled = 2**31
-        counts.add_lateness(dict.fromkeys(range(_LATENESS_BUCKETS), 2**31))
+        counts.add_lateness(dict.fromkeys(range(len(LATENESS_BUCKETS) + 1), 2**31))
+        counts.add_run_times(dict.fromkeys(range(len(RUN_TIME_BUCKETS) + 1), 2**31))
 
 
 class Meter:
@@ -196,6 +197,7 @@ async def measure_counting(url: str) -> None:
         counts = counted.of("counted")
         counts.popped += 1
         counts.add_lateness({1: 1})
+        counts.add_run_times({1: 1})
         counted.of("counted").finished += 1
     count_us = (time.process_time() - began_s) * 1e6 / _COUNTED
     print(f"counting: {count_us:.2f} us of the {job_us:.1f} us of CPU that a job takes of the engine")

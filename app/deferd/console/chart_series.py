@@ -13,10 +13,26 @@ _HOUR_S = 3600
 
 
 def lateness_series(history: dict[str, Any]) -> Series:
-    """Lateness of first deliveries per `bucket`: `at`, `p50`, `p99` in seconds; `hours` with the highest of each."""
-    buckets = history["buckets"]
-    columns = {"at": buckets["at"], "p50": buckets["lateness_p50"], "p99": buckets["lateness_p99"]}
-    return {**columns, "bucket": history["bucket"], "hours": _grouped(columns, _highest)}
+    """Lateness of first deliveries per `bucket`: `at`, `p50`, `p99` in seconds; `hours` with the highest of each, and
+    over the `whole` period.
+    """
+    return _quantile_series(history, "lateness")
+
+
+def run_time_series(history: dict[str, Any]) -> Series:
+    """The same of how long consumers held the jobs that they finished."""
+    return _quantile_series(history, "run_time")
+
+
+def _quantile_series(history: dict[str, Any], of: str) -> Series:
+    buckets, whole = history["buckets"], history["whole"]
+    columns = {"at": buckets["at"], "p50": buckets[f"{of}_p50"], "p99": buckets[f"{of}_p99"]}
+    return {
+        **columns,
+        "bucket": history["bucket"],
+        "whole": {"p50": whole[f"{of}_p50"], "p99": whole[f"{of}_p99"]},
+        "hours": _grouped(columns, _highest),
+    }
 
 
 def due_series(forecast: dict[str, Any]) -> Series:

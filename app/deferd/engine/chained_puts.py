@@ -34,12 +34,14 @@ from deferd.store.durability_levels import FSYNC, MEMORY, level_named, name_of
 class Chained(NamedTuple):
     """The code of the finish, as in lua/finish.lua, and what became of the puts.
 
-    `codes` are what lua/put.lua returned, by partition. Both are empty if the job was not finished now.
+    `codes` are what lua/put.lua returned, by partition, and `run_times` what lua/finish.lua returned. All of these are
+    empty if the job was not finished now.
     """
 
     code: int
     results: list[PutResult]
     codes: dict[str, list[int]]
+    run_times: Sequence[int] = ()
 
 
 class _Group(NamedTuple):
@@ -201,8 +203,8 @@ class ChainedPuts:
         if outcome == REFUSED:
             number, index, why, max_jobs = rest
             raise refusal(groups[number - 1].puts[index - 1], why, max_jobs, call.bounds)
-        code, results = rest
-        return _read(code, results, groups, call, reached)
+        code, results, run_times = rest
+        return _read(code, results, groups, call, reached)._replace(run_times=run_times)
 
     async def _placed(self, group: _Group, defaults: str) -> list[Any]:
         """The id and argument of each put, with its due time placed."""

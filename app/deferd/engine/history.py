@@ -21,7 +21,14 @@ import msgspec
 from deferd.contract.errors import StoreUnavailable, TopicNotFound
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.caches import SharedReads
-from deferd.engine.metrics import LATENESS_BUCKETS, MOST_TOPICS, CountedTopics, TopicCounts
+from deferd.engine.metrics import (
+    LATENESS_BUCKETS,
+    MOST_TOPICS,
+    RUN_TIMES_FROM,
+    CountedTopics,
+    TopicCounts,
+    add_to,
+)
 from deferd.engine.partitions import topic_of
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts, WrongType
@@ -32,7 +39,7 @@ _CALLS_AT_ONCE = 4
 _KEPT_S = 2.0
 _TOPICS_KEPT = 16
 _LARGEST_KEPT = 2 * 1024 * 1024
-_BUCKET_BYTES = 3000
+_BUCKET_BYTES = 3500
 _KEPT_OF_MANY_S = 10.0
 
 
@@ -48,6 +55,16 @@ class History:
     buckets: list[Bucket]
     is_complete: bool = True
     unreadable: set[int] = field(default_factory=set)
+
+
+def whole_of(history: History) -> Bucket:
+    """The lateness and run times of the whole period."""
+    lateness: dict[int, int] = {}
+    run_times: dict[int, int] = {}
+    for bucket in history.buckets:
+        add_to(lateness, bucket.lateness)
+        add_to(run_times, bucket.run_times)
+    return Bucket(lateness=Counter(lateness), run_times=Counter(run_times))
 
 
 def _size(history: History) -> int:
@@ -587,12 +604,14 @@ _Gauges = tuple[int, ...]
 class Bucket:
     """What happened in one bucket. `gauges` are the numbers of jobs at its end, None when these are not known.
 
-    `lateness`: first deliveries by bucket of `LATENESS_BUCKETS`.
+    `lateness`: first deliveries by bucket of `LATENESS_BUCKETS`. `run_times`: finished jobs by bucket of
+    `RUN_TIME_BUCKETS`, as far as their times are known.
     """
 
     counts: list[int] = field(default_factory=lambda: [0] * len(COUNTS))
     gauges: _Gauges | None = None
     lateness: Counter[int] = field(default_factory=Counter)
+    run_times: Counter[int] = field(default_factory=Counter)
 
     def add(self, record: Sequence[int]) -> None:
         """Add a record that is later than those before, or of another shard or topic."""
@@ -601,32 +620,41 @@ class Bucket:
         if min(gauges) >= 0:
             self.gauges = gauges
         pairs = record[_FIRST_LATENESS:]
-        self.lateness.update(dict(zip(pairs[::2], pairs[1::2], strict=True)))
+        lateness, run_times = self.lateness, self.run_times
+        for bucket, jobs in zip(pairs[::2], pairs[1::2], strict=True):
+            if bucket >= RUN_TIMES_FROM:
+                run_times[bucket - RUN_TIMES_FROM] = run_times.get(bucket - RUN_TIMES_FROM, 0) + jobs
+            elif bucket <= len(LATENESS_BUCKETS):
+                lateness[bucket] = lateness.get(bucket, 0) + jobs
 
     def add_counts(self, other: Bucket) -> None:
-        """Add what happened in another partition at the same time, but not its numbers of jobs."""
+        """Add what happened in another partition, or at another time, but not its numbers of jobs."""
         self.counts = [count + more for count, more in zip(self.counts, other.counts, strict=True)]
         self.lateness.update(other.lateness)
-
-    def lateness_s(self, share: float) -> float | None:
-        """The quantile `share` of the lateness of first deliveries; None if there were none."""
-        return _quantile_s(self.lateness, share)
+        self.run_times.update(other.run_times)
 
 
-def _quantile_s(lateness: Mapping[int, int], share: float) -> float | None:
-    """Values are taken as evenly spread within a bucket; values above an hour count as an hour."""
-    rank = share * sum(lateness.values())
-    if not rank:
-        return None
-    for bucket in sorted(lateness):
-        jobs = lateness[bucket]
-        if rank <= jobs:
-            if bucket >= len(LATENESS_BUCKETS):
-                break
-            begin = LATENESS_BUCKETS[bucket - 1] if bucket else 0.0
-            return begin + (LATENESS_BUCKETS[bucket] - begin) * rank / jobs
-        rank -= jobs
-    return float(LATENESS_BUCKETS[-1])
+def quantiles_s(jobs_in: Mapping[int, int], ends: Sequence[float], shares: Sequence[float]) -> list[float | None]:
+    """The quantiles of these ascending shares, each None without any jobs.
+
+    Values are taken as evenly spread within a bucket, which `ends` bound; those above all count as the last end.
+    """
+    total = sum(jobs_in.values())
+    if not total:
+        return [None] * len(shares)
+    found: list[float | None] = []
+    buckets = iter(sorted(jobs_in))
+    bucket = next(buckets)
+    before = 0
+    for share in shares:
+        rank = share * total
+        while rank > before + jobs_in[bucket]:
+            before += jobs_in[bucket]
+            bucket = next(buckets)
+        begin = ends[bucket - 1] if bucket else 0.0
+        end = ends[bucket] if bucket < len(ends) else begin
+        found.append(begin + (end - begin) * (rank - before) / jobs_in[bucket])
+    return found
 
 
 class _Records:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter as Count
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from itertools import chain
 
 from prometheus_client import Counter, Gauge, Histogram
 
@@ -17,6 +18,11 @@ from deferd.engine.partitions import topic_of
 OTHER_TOPICS = "_other"
 LATENESS_BUCKETS = (0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
 """Ends of the buckets in seconds; what is later is in one more."""
+RUN_TIME_BUCKETS = (
+    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20),
+    *(60, 120, 300, 600, 1800, 3600, 7200, 18_000, 36_000, 86_400),
+)
+"""The same of run times: leases last for up to a day, and longer when they are extended."""
 _CALL_BUCKETS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2)
 
 
@@ -29,17 +35,23 @@ class FastHistogram(Histogram):
         self._buckets[bisect_left(self._upper_bounds, seconds)].inc(1)
 
 
-class LatenessHistogram(Histogram):
-    """A histogram that records the lateness of all jobs of a store call at once, in a tenth of the time."""
+class JobsHistogram(Histogram):
+    """A histogram that records the durations of all jobs of a store call at once, in a tenth of the time."""
 
-    def observe_all_ms(self, lateness_ms: Iterable[int]) -> dict[int, int]:
+    def observe_all_ms(self, durations_ms: Iterable[int]) -> dict[int, int]:
         """Observe each value; one below 0 counts as 0. Returns how many are in each bucket, by its index."""
+        return self.observe_counts_ms(chain.from_iterable(Count(durations_ms).items()))
+
+    def observe_counts_ms(self, counts: Iterable[int]) -> dict[int, int]:
+        """As `observe_all_ms`, of values each before its number of jobs."""
         total_ms = 0
         in_bucket: dict[int, int] = {}
-        for late_ms, jobs in Count(lateness_ms).items():
-            if late_ms > 0:
-                total_ms += late_ms * jobs
-            bucket = bisect_left(self._upper_bounds, late_ms / 1000)
+        left = iter(counts)
+        for duration_ms in left:
+            jobs = next(left)
+            if duration_ms > 0:
+                total_ms += duration_ms * jobs
+            bucket = bisect_left(self._upper_bounds, duration_ms / 1000)
             in_bucket[bucket] = in_bucket.get(bucket, 0) + jobs
         self._sum.inc(total_ms / 1000)
         for bucket, jobs in in_bucket.items():
@@ -64,17 +76,23 @@ SCHEDULE_RUNS = Counter(
 )
 REDRIVES = Counter("deferd_redrives", "Dead jobs made ready again.", ["topic"])
 RETENTION_ENDS = Counter("deferd_retention_ends", "Dead and finished records whose retention ended.", ["topic"])
-PROMOTION_LATENESS = LatenessHistogram(
+PROMOTION_LATENESS = JobsHistogram(
     "deferd_promotion_lateness_seconds",
     "From due to ready: how late the timer was, for each promoted job.",
     ["topic"],
     buckets=LATENESS_BUCKETS,
 )
-READY_WAIT = LatenessHistogram(
+READY_WAIT = JobsHistogram(
     "deferd_ready_wait_seconds",
     "From due to popped, for first deliveries: how long jobs waited for a consumer.",
     ["topic"],
     buckets=LATENESS_BUCKETS,
+)
+RUN_TIME = JobsHistogram(
+    "deferd_run_time_seconds",
+    "From popped to finished, for jobs that were finished: how long their consumers held them.",
+    ["topic"],
+    buckets=RUN_TIME_BUCKETS,
 )
 WAITING_POPS = Gauge("deferd_waiting_pops", "Pops that wait for a job now.", multiprocess_mode="livesum")
 TIMER_TURNS = Counter("deferd_timer_turns", "Turns of the timer, by whether this process held the lock.", ["held"])
@@ -93,6 +111,7 @@ puts_of = cache(PUTS.labels)
 pops_of = cache(POPS.labels)
 finishes_of = cache(FINISHES.labels)
 ready_wait_of = cache(READY_WAIT.labels)
+run_time_of = cache(RUN_TIME.labels)
 store_calls_of = cache(STORE_CALLS.labels)
 
 
@@ -124,25 +143,34 @@ MOST_TOPICS = 10_000
 """How many topics a process counts separately. Further topics count in the sum over all topics only."""
 
 
+RUN_TIMES_FROM = 100
+"""In the history a bucket of run times has its index plus this, beside the buckets of lateness."""
+_BALANCE = RUN_TIMES_FROM - 1
+"""Minus the number of run times, so that a process of the release before, which takes all of these for lateness, ranks
+that as before."""
+
+
 class TopicCounts:
     """What a process has counted in one topic since it last published its counts to the history.
 
-    `lateness`: first deliveries by bucket of `LATENESS_BUCKETS`.
+    `lateness`: first deliveries by bucket of `LATENESS_BUCKETS`. `run_times`: finished jobs by bucket of
+    `RUN_TIME_BUCKETS`.
     """
 
-    __slots__ = ("cancelled", "dead", "finished", "lateness", "popped", "put", "released")
+    __slots__ = ("cancelled", "dead", "finished", "lateness", "popped", "put", "released", "run_times")
 
     def __init__(self) -> None:
         self.put = self.popped = self.finished = self.released = self.dead = self.cancelled = 0
         self.lateness: dict[int, int] = {}
+        self.run_times: dict[int, int] = {}
 
-    def add_lateness(self, by_bucket: dict[int, int]) -> None:
-        """Add first deliveries; the caller gives the object away."""
-        if not self.lateness:
-            self.lateness = by_bucket
-            return
-        for bucket, jobs in by_bucket.items():
-            self.lateness[bucket] = self.lateness.get(bucket, 0) + jobs
+    def add_lateness(self, by_bucket: Mapping[int, int]) -> None:
+        """Add first deliveries."""
+        add_to(self.lateness, by_bucket)
+
+    def add_run_times(self, by_bucket: Mapping[int, int]) -> None:
+        """Add finished jobs."""
+        add_to(self.run_times, by_bucket)
 
     def add(self, other: TopicCounts) -> None:
         """Add other counts of the same topic."""
@@ -152,14 +180,25 @@ class TopicCounts:
         self.released += other.released
         self.dead += other.dead
         self.cancelled += other.cancelled
-        self.add_lateness(dict(other.lateness))
+        self.add_lateness(other.lateness)
+        self.add_run_times(other.run_times)
 
     def numbers(self) -> list[int]:
         """As lua/publish_history.lua reads them."""
         numbers = [self.put, self.popped, self.finished, self.released, self.dead, self.cancelled]
         for pair in self.lateness.items():
             numbers += pair
+        if self.run_times:
+            numbers += (_BALANCE, -sum(self.run_times.values()))
+            for bucket, jobs in self.run_times.items():
+                numbers += (RUN_TIMES_FROM + bucket, jobs)
         return numbers
+
+
+def add_to(by_bucket: dict[int, int], more: Mapping[int, int]) -> None:
+    """Add numbers of jobs by bucket to others."""
+    for bucket, jobs in more.items():
+        by_bucket[bucket] = by_bucket.get(bucket, 0) + jobs
 
 
 class CountedTopics:

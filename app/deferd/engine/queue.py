@@ -178,12 +178,18 @@ class JobQueue:
     async def _send_finishes_to(self, topic: str, jobs: Sequence[Args]) -> list[int]:
         """`topic`: a partition."""
         codes: list[int] = await self._run("finish", topic, *chain.from_iterable(jobs))
-        self._count_finished(topic, codes.count(OK))
+        run_times = codes[len(jobs) :]
+        del codes[len(jobs) :]
+        self._count_finished(topic, codes.count(OK), run_times)
         return codes
 
-    def _count_finished(self, topic: str, jobs: int) -> None:
-        metrics.finishes_of(self._labels.label(topic)).inc(jobs)
-        self._labels.counted.of(topic).finished += jobs
+    def _count_finished(self, topic: str, jobs: int, run_times: Sequence[int] = ()) -> None:
+        """`run_times`: as lua/finish.lua returns them, in ms, each before its number of jobs."""
+        label, counts = self._labels.label(topic), self._labels.counted.of(topic)
+        metrics.finishes_of(label).inc(jobs)
+        counts.finished += jobs
+        if run_times:
+            counts.add_run_times(metrics.run_time_of(label).observe_counts_ms(run_times))
 
     async def _run(self, verb: str, topic: str, *args: str | bytes | float) -> Any:
         return await self._scripts.run(verb, self._keys.of_topic(topic), (topic, *args))
@@ -361,7 +367,7 @@ class JobQueue:
         chained = await self._chained.finish(topic, job_id, receipt, puts, result=result, bounds=bounds)
         raise_unless_ok(chained.code, topic, job_id)
         if chained.codes:
-            self._count_finished(topic, 1)
+            self._count_finished(topic, 1, chained.run_times)
         for of_topic, codes in chained.codes.items():
             self._puts.count(of_topic, codes)
         return chained.results

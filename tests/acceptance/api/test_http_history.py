@@ -11,14 +11,16 @@ import pytest
 from deferd import Client, Forbidden, PutJob, TopicNotFound
 from deferd.client import History
 from deferd.client.requests import ApiRequest
+from deferd.console.rendering import duration
 from tests.acceptance.api.keyed_service import KeysFile
 from tests.acceptance.cli.command_line import Shell, terminal
+from tests.acceptance.console.conftest import KeyedService, console
 from tests.acceptance.http_calls import Http, refusal
 from tests.acceptance.service_process import ServiceProcess, running_service
 
 COLUMNS = {
     "at", "put", "popped", "finished", "released", "dead", "cancelled", "lateness_p50", "lateness_p99",
-    "delayed", "ready", "reserved", "dead_jobs",
+    "run_time_p50", "run_time_p99", "delayed", "ready", "reserved", "dead_jobs",
 }  # fmt: skip
 
 
@@ -60,17 +62,18 @@ def do_a_bit(client: Client, topic: str) -> None:
         client.put(topic, id=f"j{number}")
     client.put(topic, id="late", delay=3600)
     first, second, third, *_ = client.pop(topic, count=4)
+    advance(client, 1.5)
     client.finish(first)
     client.release(second, delay=60)
     client.bury(third)
     client.cancel(topic, "late")
 
 
-def test_columns(client: Client) -> None:
+def test_columns(client: Client, service: ServiceProcess, keys: KeysFile) -> None:
     do_a_bit(client, "columns")
     advance(client, 10)
     found = client.history("columns")
-    assert found.fields.keys() == {"topic", "bucket", "from", "to", "buckets"}
+    assert found.fields.keys() == {"topic", "bucket", "from", "to", "whole", "buckets"}
     assert found.fields["buckets"].keys() == COLUMNS
     assert {len(column) for column in found.fields["buckets"].values()} == {360}
     assert (found.topic, found.bucket, found.ends_at - found.begins_at) == ("columns", 10, timedelta(hours=1))
@@ -85,6 +88,14 @@ def test_columns(client: Client) -> None:
     [seen] = client.overview(name="columns", ready_history=True).topics
     assert seen.ready_history == [*([None] * 35), 1]
     assert client.overview(name="columns").topics[0].ready_history is None
+    [run_time] = [number for number in found.run_time_p50 if number is not None]
+    assert 1 < run_time < 5
+    assert [number for number in found.run_time_p99 if number is not None] >= [run_time]
+    assert found.whole.run_time_p50 == run_time
+    assert found.whole.lateness_p50 == late[0]
+    with console(KeyedService(service, keys), "all") as browser:
+        page = browser.get("/console/topics/columns").text
+    assert f"<dt>Run time of finished jobs</dt><dd>p50 {duration(run_time)}, p99 " in page
     long = client.history("columns", minutes=61)
     assert (long.bucket, total(long)) == (300, total(found))
     assert len(long.put) in {13, 14}
@@ -142,11 +153,12 @@ def test_command(service: ServiceProcess, keys: KeysFile, client: Client) -> Non
     assert lines[0].endswith(", 10s each")
     rows = {line[:9].strip(): line[9:].split() for line in lines[2:]}
     assert list(rows) == [
-        "put", "popped", "finished", "released", "dead", "cancelled", "late p50", "late p99",
+        "put", "popped", "finished", "released", "dead", "cancelled", "late p50", "late p99", "ran p50", "ran p99",
         "delayed", "ready", "reserved", "dead jobs",
     ]  # fmt: skip
     assert rows["put"][1:] == ["6", "6", "█"]
     assert rows["ready"] == ["1", "1", "█"]
+    assert rows["ran p50"][-1] == "█"
     lines = shell.good("history", "--span", "24h", "--key", keys.tokens["all"]).splitlines()
     assert lines[0].startswith("all topics, ")
     [fields] = shell.json("history", "drawn", "--key", keys.tokens["all"])

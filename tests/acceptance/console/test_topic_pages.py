@@ -151,7 +151,7 @@ def test_a_topic_shows_its_jobs_its_charts_and_its_consumers(service: ServicePro
     expect(tabs.get_by_role("link", name="100 delayed")).to_have_attribute(
         "href", "console/topics/orders.close/jobs?state=delayed"
     )
-    for kind in ("flow", "due", "lateness", "waiting"):
+    for kind in ("flow", "due", "lateness", "run-time", "waiting"):
         drawn(page, kind)
     page.get_by_role("link", name="2 days").click()
     expect(page).to_have_url(re.compile("span=2d"))

@@ -75,8 +75,8 @@ PLANTS: dict[str, Plant] = {
     "a bucket entry without a record": Plant(
         (("HDEL", f"{KEY}:pool", "delayed"),), {"no_record": 2, "tally_off": 1}, frozenset({"delayed"})
     ),
-    "a lease without a record": Plant(
-        (("HDEL", f"{KEY}:pool", "reserved"),), {"no_record": 2, "tally_off": 1}, frozenset({"reserved"})
+    "a lease without a record": Plant(  # the lease, its consumer, and when it began: the pop named a ttr
+        (("HDEL", f"{KEY}:pool", "reserved"),), {"no_record": 3, "tally_off": 1}, frozenset({"reserved"})
     ),
     "entries of jobs that never were": Plant(
         (

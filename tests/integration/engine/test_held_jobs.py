@@ -144,7 +144,7 @@ async def test_a_held_job_says_since_when(
     since = await since_ms(driver)
     assert since is not None
     assert before <= since <= now_ms(driver)
-    assert driver.server.command("EXISTS", f"{KEY}:touches/a") == noted  # most pops store nothing
+    assert driver.server.command("HEXISTS", f"{KEY}:requests", "a") == noted  # most pops store nothing
     for seconds, touch_ms in ((2, None), (1, 5000), (1, None)):
         driver.move_clock(seconds)
         await driver.deliveries.touch(TOPIC, "a", ANY_RECEIPT, ttr_ms=touch_ms)
@@ -161,8 +161,22 @@ async def test_since_when_a_job_is_held_may_not_be_known(driver: EngineDriver) -
     await driver.put()
     await driver.pop_one()
     await driver.deliveries.touch(TOPIC, "a", ANY_RECEIPT)
-    fields = driver.server.command("HKEYS", f"{KEY}:touches/a")
-    [noted] = [field for field in fields if field.endswith(b" since")]
-    driver.server.command("HDEL", f"{KEY}:touches/a", noted.decode())  # as versions leave it that do not note it
-    await driver.deliveries.touch(TOPIC, "a", ANY_RECEIPT)
+    assert driver.server.command("HDEL", f"{KEY}:requests", "a")  # as versions leave it that do not note it
     assert await since_ms(driver) is None
+
+
+@pytest.mark.parametrize("request_id", ["r1", "*r1"])
+async def test_a_request_is_forgotten_also_when_it_is_noted_since_when_its_jobs_are_held(
+    driver: EngineDriver, request_id: str
+) -> None:
+    for name in ("a", "b", "c"):
+        await driver.put(name)
+    popped = await driver.pop(3, request_id=request_id, ttr_ms=7000)
+    await driver.deliveries.touch(TOPIC, "b", ANY_RECEIPT)
+    again = await driver.pop(3, request_id=request_id)
+    assert [job.receipt for job in again] == [job.receipt for job in popped]
+    await driver.queue.finish(TOPIC, "a", ANY_RECEIPT)
+    assert [job.id for job in await driver.pop(3, request_id=request_id)] == ["b", "c"]
+    await driver.queue.finish_many(TOPIC, [FinishItem(id="b"), FinishItem(id="c")])
+    assert driver.keys_left().isdisjoint({"requests", f"request/{request_id}"})
+    assert not driver.server.command("EXISTS", f"deferd:{{0}}::request/{request_id}")

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from prometheus_client import REGISTRY
 
 from deferd.contract.bulk_model import CancelSelected
 from deferd.contract.errors import TopicNotFound
 from deferd.contract.model import CancelItem, FinishItem, PutJob
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.engine import Engine
-from deferd.engine.history import COUNTS, GAUGES, History
+from deferd.engine.history import COUNTS, GAUGES, History, whole_of
+from deferd.engine.metrics import RUN_TIME_BUCKETS
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
 from deferd.store.connection import connect
@@ -80,6 +82,7 @@ async def test_everything_is_counted_once(driver: EngineDriver) -> None:
     assert sums(found) == expected
     assert found.buckets[-1].counts == list(expected.values())
     assert sum(found.buckets[-1].lateness.values()) == 8
+    assert sum(found.buckets[-1].run_times.values()) == 3
     assert gauges(found) == {"delayed": 3, "ready": 3, "dead": 1}
 
 
@@ -89,6 +92,67 @@ async def test_a_lease_that_ends_is_an_attempt_that_failed_once(driver: EngineDr
     await driver.pop(2)
     await driver.pass_time(3)
     assert sums(await history(driver)) == {"put": 2, "popped": 2, "released": 2, "dead": 1}
+
+
+def run_times(found: History) -> dict[float, int]:
+    """Finished jobs by the end of their bucket of run times."""
+    return {RUN_TIME_BUCKETS[at]: jobs for at, jobs in sorted(whole_of(found).run_times.items())}
+
+
+async def test_run_times_last_from_the_delivery_to_the_finish(driver: EngineDriver) -> None:
+    def counted() -> tuple[float, float]:
+        name = "deferd_run_time_seconds"
+        count, total_s = (REGISTRY.get_sample_value(f"{name}_{of}", {"topic": TOPIC}) or 0 for of in ("count", "sum"))
+        return count, total_s
+
+    count, total_s = counted()
+    await driver.puts.put_many([job(f"j{number}") for number in range(4)])
+    await driver.puts.put_many([job("kept", ttr=500, retain=60), job("tried", ttr=500, max_attempts=2)])
+    receipts = {delivery.id: delivery.receipt for delivery in await driver.pop(6)}
+    driver.move_clock(3)
+    await driver.queue.finish(TOPIC, "j0", ANY_RECEIPT)
+    for _ in range(2):  # the second one repeats the first
+        await driver.queue.finish(TOPIC, "kept", receipts["kept"])
+    await driver.deliveries.release(TOPIC, "tried", ANY_RECEIPT, delay_ms=0)
+    driver.move_clock(22)
+    await driver.queue.finish_many(TOPIC, [FinishItem(id="j1"), FinishItem(id="j2"), FinishItem(id="unknown")])
+    await driver.queue.finish_and_put(TOPIC, "j3", ANY_RECEIPT, [job("next", delay=600)])
+    await driver.run_timer()
+    await driver.pop_one()
+    driver.move_clock(7)
+    await driver.queue.finish(TOPIC, "tried", ANY_RECEIPT)
+    assert run_times(await history(driver)) == {5: 2, 10: 1, 60: 3}
+    now_count, now_total_s = counted()
+    assert now_count == count + 6
+    assert now_total_s == pytest.approx(total_s + 2 * 3 + 3 * 25 + 7, abs=2)
+
+
+async def test_run_times_of_leases_of_another_length(driver: EngineDriver) -> None:
+    """By the pop, by touches, by a time limit and by a deadline."""
+    await driver.puts.put_many([job("popped"), job("touched"), job("both")])
+    await driver.puts.put_many([job("limited", time_limit=40), job("overdue", deadline=90)])
+    await driver.pop(1, ttr_ms=5_000_000)
+    await driver.pop(1)
+    await driver.pop(1, ttr_ms=100)
+    await driver.deliveries.touch(TOPIC, "both", ANY_RECEIPT, ttr_ms=900_000)
+    await driver.pop(2)
+    for _ in range(2):
+        driver.move_clock(15)
+        await driver.deliveries.touch(TOPIC, "touched", ANY_RECEIPT, ttr_ms=200_000)
+        await driver.deliveries.touch(TOPIC, "overdue", ANY_RECEIPT)
+    await driver.queue.finish(TOPIC, "limited", ANY_RECEIPT)
+    driver.move_clock(45)
+    for job_id in ("popped", "touched", "both", "overdue"):
+        await driver.queue.finish(TOPIC, job_id, ANY_RECEIPT)
+    assert run_times(await history(driver)) == {60: 1, 120: 4}
+
+
+async def test_jobs_that_are_finished_as_they_are_popped_have_no_run_time(driver: EngineDriver) -> None:
+    await driver.put()
+    assert len(await driver.queue.pops_and_finishes.pop(TOPIC, 1)) == 1
+    found = await history(driver)
+    assert sums(found) == {"put": 1, "popped": 1, "finished": 1}
+    assert run_times(found) == {}
 
 
 async def test_what_is_published_later_is_in_a_later_bucket(driver: EngineDriver) -> None:

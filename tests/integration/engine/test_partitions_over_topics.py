@@ -254,6 +254,7 @@ async def test_the_history_of_a_topic_is_the_sum_over_its_partitions(engine: Eng
         assert sums(found) == {"put": 40, "popped": 15, "finished": 6}
         assert found.buckets[-1].gauges == (0, 25, 9, 0)
         assert sum(sum(bucket.lateness.values()) for bucket in found.buckets) == 15
+        assert sum(sum(bucket.run_times.values()) for bucket in found.buckets) == 6
     for visible in (None, TopicPatterns(["t"]), TopicPatterns(["*"])):
         found = await engine.histories.of_all(visible, 60)
         assert sums(found) == {"put": 40, "popped": 15, "finished": 6}
@@ -269,11 +270,12 @@ async def test_the_history_of_a_topic_is_the_sum_over_its_partitions(engine: Eng
 def test_the_number_of_jobs_is_known_where_each_partition_knows_its_own() -> None:
     first = [Bucket(gauges=None), Bucket(gauges=(1, 2, 3, 4))]
     second = [
-        Bucket(gauges=(5, 5, 5, 5), lateness=Counter({2: 1})),
+        Bucket(gauges=(5, 5, 5, 5), lateness=Counter({2: 1}), run_times=Counter({3: 1})),
         Bucket(gauges=(5, 6, 7, 8), lateness=Counter({2: 4})),
     ]
     assert [bucket.gauges for bucket in sums_of([first, second])] == [None, (6, 8, 10, 12)]
     assert [bucket.lateness for bucket in sums_of([second, second])] == [{2: 2}, {2: 8}]
+    assert [bucket.run_times for bucket in sums_of([second, second])] == [{3: 2}, {}]
 
 
 async def test_the_rate_of_a_topic_is_that_of_its_partitions(engine: Engine) -> None:

@@ -14,11 +14,14 @@ from deferd.contract.model import Topic
 from deferd.contract.operations import history as contract
 from deferd.contract.strict_model import StrictModel
 from deferd.contract.timestamps import instant
-from deferd.engine.history import COUNTS, FINE_MINUTES, MOST_MINUTES, Bucket, History
+from deferd.engine.history import COUNTS, FINE_MINUTES, MOST_MINUTES, Bucket, History, quantiles_s, whole_of
+from deferd.engine.metrics import LATENESS_BUCKETS, RUN_TIME_BUCKETS
 
 router = OperationRouter()
 
 _GAUGES = ("delayed", "ready", "reserved", "dead_jobs")
+_SHARES = (0.5, 0.99)
+_QUANTILES = ("lateness_p50", "lateness_p99", "run_time_p50", "run_time_p99")
 
 
 class HistoryQuery(StrictModel):
@@ -65,19 +68,24 @@ def _history(found: History) -> dict[str, Any]:
     }
     for at, name in enumerate(_GAUGES):
         columns[name] = [None if bucket.gauges is None else bucket.gauges[at] for bucket in found.buckets]
+    of_buckets = [_quantiles(bucket) for bucket in found.buckets]
+    for name in _QUANTILES:
+        columns[name] = [quantiles[name] for quantiles in of_buckets]
     return {
         "bucket": seconds(period.bucket_ms),
         "begins_at": instant(period.from_ms),
         "ends_at": instant(period.to_ms),
+        "whole": contract.HistoryQuantiles(**_quantiles(whole_of(found))),
         "buckets": contract.HistoryBuckets(
             at=[(period.from_ms + at * period.bucket_ms) // 1000 for at in range(period.buckets)],
-            lateness_p50=[_lateness(bucket, 0.5) for bucket in found.buckets],
-            lateness_p99=[_lateness(bucket, 0.99) for bucket in found.buckets],
             **columns,
         ),
     }
 
 
-def _lateness(bucket: Bucket, share: float) -> float | None:
-    late_s = bucket.lateness_s(share)
-    return None if late_s is None else round(late_s, 4)
+def _quantiles(bucket: Bucket) -> dict[str, float | None]:
+    quantiles = (
+        *quantiles_s(bucket.lateness, LATENESS_BUCKETS, _SHARES),
+        *quantiles_s(bucket.run_times, RUN_TIME_BUCKETS, _SHARES),
+    )
+    return dict(zip(_QUANTILES, [value and round(value, 4) for value in quantiles], strict=True))

@@ -25,7 +25,12 @@ _SPARKS_MIN, _SPARKS_MAX = 10, 60
 _BUCKETS_MAX = 240
 _HISTORY_SPARKS_MIN, _HISTORY_SPARKS_MAX = 10, 120
 _COUNTS = {name: name for name in ("put", "popped", "finished", "released", "dead", "cancelled")}
-_LATENESS = {"late p50": "lateness_p50", "late p99": "lateness_p99"}
+_DURATIONS = {
+    "late p50": "lateness_p50",
+    "late p99": "lateness_p99",
+    "ran p50": "run_time_p50",
+    "ran p99": "run_time_p99",
+}
 _JOBS = {"delayed": "delayed", "ready": "ready", "reserved": "reserved", "dead jobs": "dead_jobs"}
 _BEFORE_SPARKS = 40
 _MOST_S = 2 * 86_400
@@ -135,7 +140,8 @@ if TYPE_CHECKING:
 )
 def history(topic: str | None, span: float | None, client: Client, as_json: bool) -> None:
     """Draw what happened in a topic, or in all of them together: jobs put, handed out and finished, how late jobs were,
-    and how many were in each state. Up to an hour in steps of 10 seconds, beyond that of 5 minutes.
+    for how long they were held until they were finished, and how many were in each state. Up to an hour in steps of 10
+    seconds, beyond that of 5 minutes.
     """
     if span is not None and not 60 <= span <= _MOST_S:
         raise UsageError("--span must be 1m to 48h")
@@ -148,7 +154,7 @@ def history(topic: str | None, span: float | None, client: Client, as_json: bool
     columns = [Column(name, right=bool(name)) for name in ("", "LAST", "MOST", "SUM")] + [Column("")]
     chart = _Chart(found, spark_width)
     rows = [chart.row(name, column, output.number, is_count=True) for name, column in _COUNTS.items()]
-    rows += [chart.row(name, column, output.span) for name, column in _LATENESS.items()]
+    rows += [chart.row(name, column, output.span) for name, column in _DURATIONS.items()]
     rows += [
         chart.row(name, column, output.number)
         for name, column in _JOBS.items()

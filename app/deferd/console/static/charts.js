@@ -12,11 +12,20 @@ const lateness = (value) => (value == null ? "–" : value < 1 ? `${Math.round(v
 // One unit, for the width of an axis.
 const axisLateness = (value) => (value < 1 ? `${Math.round(value * 1000)} ms` : value < 60 ? `${+value.toFixed(1)} s`
   : value < 3600 ? `${+(value / 60).toFixed(1)} min` : `${+(value / 3600).toFixed(1)} h`);
-const LATENESS_STEPS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600];
+const LATENESS_STEPS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 86400];
 const jobs = (value) => (value == null ? "–" : exact.format(value));
 
 const line = (label, stroke, scale, show, more = {}) => ({
   label, scale, show: true, stroke: () => colour(stroke), width: 1.75, points: { show: false }, value: show, ...more,
+});
+// Values without one before and after them, which a line does not show.
+const alone = (plot, place) => {
+  const values = plot.data[place];
+  const known = [...values.keys()].filter((at) => values[at] !== undefined); // the others are of another part
+  return known.filter((at, index) => values[at] != null && values[known[index - 1]] == null && values[known[index + 1]] == null);
+};
+const quantile = (label, stroke, more = {}) => line(label, stroke, "late", lateness, {
+  points: { show: false, filter: alone, size: 4, width: 0, fill: () => colour(stroke) }, ...more,
 });
 const bars = (label, stroke, scale, more = {}) => ({
   label, scale, stroke: () => colour(stroke), fill: () => colour(`${stroke}-bar`), width: 0, points: { show: false }, value: jobs,
@@ -29,7 +38,7 @@ const bars = (label, stroke, scale, more = {}) => ({
 const KINDS = {
   now: {
     series: [
-      line("p50", "series-1", "late", lateness), line("p99", "series-2", "late", lateness, { dash: [] }),
+      quantile("p50", "series-1"), quantile("p99", "series-2", { dash: [] }),
       bars("due", "delayed", "jobs", { part: 1 }), line("handled", "ready", "jobs", jobs, { dash: [6, 4], part: 1 }),
     ],
     due: 1,
@@ -58,7 +67,7 @@ const KINDS = {
     axes: [["jobs", compactJobs, 3]],
   },
   lateness: {
-    series: [line("p50", "series-1", "late", lateness), line("p99", "series-2", "late", lateness)],
+    series: [quantile("p50", "series-1"), quantile("p99", "series-2")],
     columns: ([part]) => [part.at, part.p50, part.p99],
     axes: [["late", axisLateness, 3]],
   },
@@ -68,6 +77,7 @@ const KINDS = {
     axes: [["jobs", compactJobs, 3]],
   },
 };
+KINDS["run-time"] = KINDS.lateness;
 
 function compactJobs(value) {
   return value == null ? "" : value !== 0 && value < 1 ? String(+value.toFixed(2)) : compact.format(value);

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.responses import Response
 
 from deferd.console.api_calls import ApiRefused, api_path, page_path
-from deferd.console.chart_series import due_series, flow_series, lateness_series
+from deferd.console.chart_series import due_series, flow_series, lateness_series, run_time_series
 from deferd.console.views.forms import Form, setting
 from deferd.console.visit import PageList, Visit
 from deferd.contract.fields import POLICY, TOPIC
@@ -120,6 +120,7 @@ async def _read_series(visit: Visit, topic: str, span: str) -> dict[str, Any]:
     return {
         "flow": flow_series(history),
         "lateness": lateness_series(history),
+        "run_times": run_time_series(history),
         "due": due_series(forecast),
         "complete": forecast["complete"],
     }

@@ -30,19 +30,37 @@ class HistoryBuckets(Response, frozen=True, kw_only=True):
         "an estimate from the buckets of the metric `deferd_ready_wait_seconds`; more than an hour counts as an hour.",
     ]
     lateness_p99: Annotated[list[float | None], "The same of the 99th percentile."]
+    run_time_p50: Annotated[
+        list[float | None],
+        "The median of how many seconds consumers held the jobs that they finished, from handed out to finished; "
+        "`null` when none was. This is an estimate from the buckets of the metric `deferd_run_time_seconds`; more than "
+        "a day counts as a day.",
+    ]
+    run_time_p99: Annotated[list[float | None], "The same of the 99th percentile."]
     delayed: Annotated[list[int | None], f"Delayed jobs {_AT_END}."]
     ready: Annotated[list[int | None], f"Ready jobs {_AT_END}."]
     reserved: Annotated[list[int | None], f"Reserved jobs {_AT_END}."]
     dead_jobs: Annotated[list[int | None], f"Dead jobs {_AT_END}."]
 
 
+class HistoryQuantiles(Response, frozen=True, kw_only=True):
+    """Estimates of durations over all buckets together, in seconds; `null` without any."""
+
+    lateness_p50: Annotated[float | None, "The median of how long after their due time jobs were first handed out."]
+    lateness_p99: Annotated[float | None, "The 99th percentile of the same."]
+    run_time_p50: Annotated[float | None, "The median of how long consumers held the jobs that they finished."]
+    run_time_p99: Annotated[float | None, "The 99th percentile of the same."]
+
+
 _Bucket = Annotated[int, "Length of a bucket in seconds: 10 or 300."]
 _BeginsAt = Annotated[datetime, "When the first bucket begins, by the store's clock."]
+_Whole = Annotated[HistoryQuantiles, "Lateness and run times over the whole period."]
 _EndsAt = Annotated[datetime, "When the last bucket of 10 seconds ended. The last bucket of 5 minutes may be shorter."]
 _EXAMPLE = {
     "bucket": 10,
     "from": "2026-11-21T07:00:00.000Z",
     "to": "2026-11-21T07:00:30.000Z",
+    "whole": {"lateness_p50": 0.004, "lateness_p99": 0.0471, "run_time_p50": 0.81, "run_time_p99": 4.5},
 }
 _EXAMPLE_COLUMNS = {
     "at": [1795244400, 1795244410, 1795244420],
@@ -54,6 +72,8 @@ _EXAMPLE_COLUMNS = {
     "cancelled": [11, 0, 3],
     "lateness_p50": [0.0041, 0.0039, None],
     "lateness_p99": [0.0482, 0.0391, None],
+    "run_time_p50": [0.8, 0.82, 1.2],
+    "run_time_p99": [4.6, 4.1, 1.2],
     "delayed": [14203, 14203, 14318],
     "ready": [0, 0, 0],
     "reserved": [4, 2, 1],
@@ -71,6 +91,7 @@ class History(Response, frozen=True, kw_only=True):
         bucket: int
         begins_at: datetime
         ends_at: datetime
+        whole: HistoryQuantiles
         buckets: HistoryBuckets
 
     @property
@@ -123,6 +144,16 @@ class History(Response, frozen=True, kw_only=True):
         """The 99th percentile of the same."""
         return self.buckets.lateness_p99
 
+    @property
+    def run_time_p50(self) -> list[float | None]:
+        """Median of the seconds from popped to finished, of jobs that were finished; None in buckets without any."""
+        return self.buckets.run_time_p50
+
+    @property
+    def run_time_p99(self) -> list[float | None]:
+        """The 99th percentile of the same."""
+        return self.buckets.run_time_p99
+
     def column(self, name: str) -> list[int]:
         """A column by its name in the JSON object, such as `ready`: ready jobs at the end of each bucket, or None."""
         return list(getattr(self.buckets, name))
@@ -135,6 +166,7 @@ class TopicHistory(History, frozen=True, kw_only=True):
     bucket: _Bucket
     begins_at: _BeginsAt = field(name="from")
     ends_at: _EndsAt = field(name="to")
+    whole: _Whole
     buckets: HistoryBuckets
 
     schema_examples = ({"topic": "orders.close", **_EXAMPLE, "buckets": _EXAMPLE_COLUMNS},)
@@ -148,6 +180,7 @@ class HistoryOfAll(History, frozen=True, kw_only=True):
     bucket: _Bucket
     begins_at: _BeginsAt = field(name="from")
     ends_at: _EndsAt = field(name="to")
+    whole: _Whole
     buckets: HistoryBuckets
     complete: Annotated[bool, "`false`: some topics are missing, or a shard of the store cannot be reached."]
     unreadable_shards: Annotated[list[int], "Shards of the store that cannot be reached; their topics are missing."]
@@ -174,11 +207,11 @@ GET_HISTORY = Operation(
     summary="Show the history of a topic",
     description=(
         "Returns what happened in the topic: for each bucket of time how many jobs were put, handed out, finished "
-        "and so on by all processes of the service, how late first deliveries were, and the jobs in each state at "
-        "its end. Processes publish what they counted every 10 seconds; a process that is killed takes its last 10 "
-        "seconds with it. A topic keeps its history for two days after its last change, also when it is forgotten by "
-        "then. Of a store's shard at most 1000 topics have a history: new ones get none while all of these changed "
-        "within 10 minutes."
+        "and so on by all processes of the service, how late first deliveries were, for how long finished jobs were "
+        "held, and the jobs in each state at its end. Processes publish what they counted every 10 seconds; a process "
+        "that is killed takes its last 10 seconds with it. A topic keeps its history for two days after its last "
+        "change, also when it is forgotten by then. Of a store's shard at most 1000 topics have a history: new ones "
+        "get none while all of these changed within 10 minutes."
     ),
     response=TopicHistory,
     response_description="The buckets.",

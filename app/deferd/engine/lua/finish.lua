@@ -5,19 +5,22 @@
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2..] two for each job: id | nonce u48 | attempt u32 (0: any) | result JSON
 -- Returns a code for each: 0 finished, now or before by the same delivery, 1 not found, 2 held under another receipt,
---   3 cancelled, 4 to 7 not reserved (lib/delivery.lua)
+--   3 cancelled, 4 to 7 not reserved (lib/delivery.lua); then two for some jobs that are finished now, one after the
+--   other: for how many ms they were held | how many jobs
 -- Bound: the jobs in ARGV, at most 1000.
 
 -- What the functions below know of the call; all of it is set at its beginning.
 local now, released, gone, kept, earliest, released_count, gone_count
+local held, ttrs  -- of the jobs in `released`: the raw record and the end of the lease of each, and their ttrs, nil for none
 local done  -- of each job that this call finishes: 'gone', or the state of what has its id then
 local rare  -- what most calls do not have: the ids that stay taken, and the receipts of jobs with a follow-up by id
 local tagged  -- the ids of those gone that have tags
 
 -- Finish a live delivery; its writes are collected and done at the end.
-local function finish(id, raw, extra_length, argument, result_at)
+local function finish(id, raw, lease_end, extra_length, argument, result_at)
   released_count = released_count + 1
   released[released_count] = id
+  held[2 * released_count - 1], held[2 * released_count] = raw, lease_end
   if extra_length == 0 then  -- as for most jobs
     gone_count = gone_count + 1
     gone[gone_count] = id
@@ -25,6 +28,7 @@ local function finish(id, raw, extra_length, argument, result_at)
     return
   end
   local extra = read_extra(raw)
+  ttrs[released_count] = extra.t
   if extra.i or extra.l then redis.call('ZREM', EXPIRY, id) end
   if extra.o then
     gone_count = gone_count + 1
@@ -72,6 +76,24 @@ local function was_finished_by(id, raw, nonce, attempt)
   return is_read and attempt > 0 and type(extra) == 'table' and extra.p == string.format('%.0f %d', nonce, attempt)
 end
 
+-- Append to the reply for how long the released jobs were held; `entries` is what REQUESTS had for them.
+local function append_run_times(reply, entries)
+  local place, last_since = #reply, nil
+  local last_entry, last_end, last_ttr, since  -- most jobs of a call were handed out together
+  for at = 1, released_count do
+    local entry, lease_end, ttr = entries[at], held[2 * at], ttrs[at]
+    if entry ~= last_entry or lease_end ~= last_end or ttr ~= last_ttr then
+      last_entry, last_end, last_ttr, since = entry, lease_end, ttr, HAND_OUT.since(entry, held[2 * at - 1], lease_end)
+    end
+    if since == last_since then
+      reply[place] = reply[place] + 1
+    else
+      reply[place + 1], reply[place + 2] = math.max(now - since, 0), 1
+      place, last_since = place + 2, since
+    end
+  end
+end
+
 -- @call
 local read = struct.unpack
 now = now_ms()  -- before any write: without the permission for TIME nothing may change
@@ -80,13 +102,10 @@ for index = 1, count do
   ids[index] = ARGV[2 * index]
 end
 local raws = redis.call('HMGET', POOL, unpack(ids))
--- A single job without extra, as most have none, is found and removed by one command: nothing can keep it from being
--- finished then.
-local is_plain_one = count == 1 and raws[1] and string.sub(raws[1], 23, 26) == NO_EXTRA
-local lease_ends = is_plain_one and {} or redis.call('ZMSCORE', RESERVED, unpack(ids))
+local lease_ends = redis.call('ZMSCORE', RESERVED, unpack(ids))
 
 released, gone, kept, earliest, released_count, gone_count = {}, {}, {}, math.huge, 0, 0
-done, rare, tagged = {}, nil, nil
+held, ttrs, done, rare, tagged = {}, {}, {}, nil, nil
 local most_events = events_to_keep()
 local noted, head_of_event = most_events and {}, most_events and 'F' .. now .. ' '
 
@@ -104,8 +123,8 @@ for index = 1, count do
   else
     local live_nonce, ended, extra_length = read('<I6I4I4', raw, 13)
     local has_receipt = attempt == 0 or live_nonce == nonce and ended + 1 == attempt
-    if has_receipt and (lease_ends[index] or is_plain_one and redis.call('ZREM', RESERVED, id) == 1) then
-      finish(id, raw, extra_length, argument, result_at)
+    if has_receipt and lease_ends[index] then
+      finish(id, raw, lease_ends[index], extra_length, argument, result_at)
       if noted then
         noted[#noted + 1] = head_of_event .. id .. ' ' .. ended + 1 .. (done[id] == 'finished' and ' 1' or '')
       end
@@ -117,8 +136,8 @@ for index = 1, count do
 end
 
 if #released > 0 then
-  if not is_plain_one then redis.call('ZREM', RESERVED, unpack(released)) end
-  forget_holders(released)
+  redis.call('ZREM', RESERVED, unpack(released))
+  append_run_times(codes, forget_holders(released))
   tally('finished', #released)
   if noted then note_events(most_events, noted) end
 end

@@ -2,10 +2,10 @@
 -- KEYS: those of lib/topic.lua for the topic of the finished job, then the same for each topic of the puts
 -- ARGV[1] topic | ARGV[2] id | ARGV[3] nonce u48 | attempt u32 | result, as in finish.lua
 -- ARGV[4..] for each topic of the puts: topic | terms as in check_puts.lua | how many jobs | two for each, as in put.lua
--- Returns { 'done', code as in finish.lua, {} } when the job was not finished now: 0 when this delivery finished it before,
---   and nothing is put again; or
---   { 'done', 0, what put.lua returns for each put, topic by topic } when all was done; or, when nothing was done because
---   of the first topic that check_puts.lua did not pass,
+-- Returns { 'done', code as in finish.lua, {}, {} } when the job was not finished now: 0 when this delivery finished it
+--   before, and nothing is put again; or
+--   { 'done', 0, what put.lua returns for each put, topic by topic, for how long the job was held, as in finish.lua } when
+--   all was done; or, when nothing was done because of the first topic that check_puts.lua did not pass,
 --   { 'refused', number of the topic, from 1, and what follows in its reply }; or
 --   { 'terms', for this and each later topic with others { its number, and what follows in its reply } }
 -- Bound: one job, and the puts, at most 10.
@@ -13,7 +13,7 @@ local id, argument = ARGV[2], ARGV[3]
 local nonce, attempt = struct.unpack('<I6I4', argument)
 local code, raw = find_delivery(id, nonce, attempt, now_ms())
 -- Finishes nothing, as it has no live delivery; it says whether an earlier call did.
-if code ~= LIVE then return { 'done', scripts.finish(KEYS, { TOPIC, id, argument })[1], {} } end
+if code ~= LIVE then return { 'done', scripts.finish(KEYS, { TOPIC, id, argument })[1], {}, {} } end
 
 local groups, at = {}, 4
 while at <= #ARGV do
@@ -38,7 +38,7 @@ for number, group in ipairs(groups) do
 end
 if #reply > 1 then return reply end
 
-scripts.finish(KEYS, { TOPIC, id, argument })
+local finished = scripts.finish(KEYS, { TOPIC, id, argument })
 local results = {}
 for _, group in ipairs(groups) do
   for _, result in ipairs(scripts.put(group.keys, { group.topic, '0', '', unpack(group.jobs) })[3]) do
@@ -55,4 +55,4 @@ for _, group in ipairs(groups) do
     end
   end
 end
-return { 'done', 0, results }
+return { 'done', 0, results, { unpack(finished, 2) } }

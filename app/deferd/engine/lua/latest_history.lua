@@ -4,7 +4,7 @@
 -- ARGV[1] most records of 5 min of each topic
 -- Returns { now ms, then for each topic two: its latest records of 5 min, the oldest first, and its last one of 10 s };
 --   without those of a key that another program has damaged
--- Bound: the records; the caller sends at most 100 topics, and asks for 37 of each, of at most some 160 bytes.
+-- Bound: the records; the caller sends at most 100 topics, and asks for 37 of each, of at most some 330 bytes.
 local reply = { now_ms() }
 for at = 1, #KEYS, 2 do
   for _, found in ipairs({

@@ -32,7 +32,6 @@ local replayed_bytes, skipped, expired, overdue
 local is_drained  -- whether the Ready list is known to be empty
 local taken, records, ttrs, latest_ends, next_taken, leases, earliest
 local holders, requested  -- pairs for HOLDERS and REQUESTS, of all requests of this call
-local unlike  -- the deliveries whose leases have another length than the ttr of the job, nil for none
 
 -- The live deliveries of an earlier response to this request. The caller that repeats the request becomes their holder.
 local function replay(request)
@@ -212,6 +211,7 @@ local function serve(request)
   local format = request_id and '%d ' .. WHOLE .. ' %d 0'
   local head_of_event = noted and 'O' .. now .. ' '
   local end_of_event = noted and ' ' .. request.consumer
+  local entry  -- for REQUESTS, of deliveries of which it is noted when they were handed out
   local last_end, last_end_text  -- most leases of a reply end at the same instant
   while count < request.count and taken[next_taken] do
     local id, raw = taken[next_taken], records[next_taken]
@@ -221,10 +221,7 @@ local function serve(request)
     if latest and latest < lease_end then lease_end = latest end
     if lease_end ~= last_end then last_end, last_end_text = lease_end, string.format('%.0f', lease_end) end
     leases[2 * next_taken - 1], leases[2 * next_taken] = last_end_text, id
-    if lease_end - now ~= ttrs[next_taken] then
-      unlike = unlike or {}
-      unlike[#unlike + 1] = { id, raw, lease_end }
-    end
+    local is_noted = lease_end - now ~= ttrs[next_taken]  -- when it was handed out: the lease does not tell it
     next_taken = next_taken + 1
     if lease_end < earliest then earliest = lease_end end
     if ttr > longest then longest = ttr end
@@ -239,7 +236,10 @@ local function serve(request)
       local nonce, attempts = read('<I6I4', raw, 13)
       local place = 2 * count - 1
       deliveries[place], deliveries[place + 1] = id, string.format(format, place, nonce, attempts + 1)
-      requested[#requested + 1], requested[#requested + 2] = id, request_id
+    end
+    if request_id or is_noted then
+      entry = entry or is_noted and HAND_OUT.entry(request_id, now)
+      requested[#requested + 1], requested[#requested + 2] = id, is_noted and entry or request_id
     end
   end
   if count > 0 and request_id then remember(request, deliveries, longest) end
@@ -283,7 +283,7 @@ end
 
 taken, records, ttrs, latest_ends, next_taken, leases, earliest = {}, {}, {}, nil, 1, {}, math.huge
 if wanted > 0 then taken, records, ttrs, latest_ends = take(wanted) end
-holders, requested, unlike = {}, {}, nil
+holders, requested = {}, {}
 
 local replies = {}
 for index, request in ipairs(requests) do
@@ -296,11 +296,6 @@ if #requested > 0 then set_fields(REQUESTS, requested) end
 if #leases > 0 then
   redis.call('ZADD', RESERVED, unpack(leases))
   schedule(earliest)
-end
-for _, one in ipairs(unlike or {}) do
-  local id, raw, lease_end = unpack(one)
-  HAND_OUT.note(id, raw, now)
-  redis.call('PEXPIRE', HAND_OUT.key(id), math.max(lease_end - now, 1))
 end
 if noted then note_events(settings.ev, noted) end
 for index, request in ipairs(requests) do

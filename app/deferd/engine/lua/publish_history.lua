@@ -15,7 +15,7 @@
 -- Returns { now ms, topics that have no history because too many others changed lately }
 -- Bound: the topics; the caller sends at most 50.
 local SECONDS_10, OF_5_MIN = 10000, 30
-local BEFORE_COUNTS, COUNTS, BEFORE_GAUGES, FIRST_LATENESS = 1, 6, 7, 12
+local BEFORE_COUNTS, COUNTS, BEFORE_GAUGES, FIRST_PAIR = 1, 6, 7, 12
 local NOT_KNOWN = -1
 local STATES = { 'delay', 'ready', 'reserved', 'dead' }
 -- A last record that is newer than this by so many is of a clock that was wrong; newer by less, it is added to.
@@ -29,12 +29,12 @@ if tonumber(call('HGET', KEYS[2], 'n') or 0) >= tonumber(ARGV[1]) then return { 
 call('HSET', KEYS[2], 'n', ARGV[1])
 call('PEXPIRE', KEYS[2], kept_ms)
 
--- Add the counts of `added`, whose lateness begins at `from`, to a record.
+-- Add the counts of `added`, whose pairs begin at `from`, to a record.
 local function add(record, added, before_counts, from)
   for at = 1, COUNTS do record[BEFORE_COUNTS + at] = record[BEFORE_COUNTS + at] + added[before_counts + at] end
   if #added < from then return end
   local places = {}
-  for at = FIRST_LATENESS, #record, 2 do places[record[at]] = at + 1 end
+  for at = FIRST_PAIR, #record, 2 do places[record[at]] = at + 1 end
   for at = from, #added, 2 do
     local place = places[added[at]]
     if place then
@@ -69,7 +69,7 @@ end
 local function close(coarse, record)
   local last, number = last_of(coarse), math.floor(record[1] / OF_5_MIN)
   if last and last[1] >= number then
-    add(last, record, BEFORE_COUNTS, FIRST_LATENESS)
+    add(last, record, BEFORE_COUNTS, FIRST_PAIR)
     set_gauges(last, { unpack(record, BEFORE_GAUGES + 1, BEFORE_GAUGES + 4) })
     call('LSET', coarse, -1, pack(last))
   else

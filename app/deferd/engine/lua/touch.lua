@@ -50,12 +50,15 @@ if #leases > 0 then
   redis.call('ZADD', RESERVED, unpack(leases))
   schedule(earliest)
 end
+local first_ids, first_raws, first_ends = {}, {}, {}
 for _, one in ipairs(touches) do
   local id, raw, end_before, lease_end = unpack(one)
-  local key = HAND_OUT.key(id)
-  if redis.call('HINCRBY', key, HAND_OUT.field(raw), 1) == 1 then
-    HAND_OUT.note(id, raw, HAND_OUT.by_lease(raw, end_before))
+  local key = HAND_OUT.touches_key(id)
+  if redis.call('HINCRBY', key, HAND_OUT.touches_field(raw), 1) == 1 then
+    local at = #first_ids + 1
+    first_ids[at], first_raws[at], first_ends[at] = id, raw, end_before
   end
   redis.call('PEXPIRE', key, math.max(lease_end - now, 1))
 end
+if #first_ids > 0 then HAND_OUT.note(first_ids, first_raws, first_ends) end
 return replies

@@ -32,7 +32,10 @@ if raw and #raw >= HEADER_BYTES then
     oldest = due_of(first and redis.call('HGET', POOL, first))
   end
   local since, touches = 0, 0
-  if state == 'reserved' then since, touches = HAND_OUT.read(id, raw, score) end
+  if state == 'reserved' then
+    since = HAND_OUT.read(id, raw, score)
+    touches = tonumber(redis.call('HGET', HAND_OUT.touches_key(id), HAND_OUT.touches_field(raw)) or 0)
+  end
   local length = struct.unpack('<I4', raw, 23)
   local facts = {
     state, score or 0, redis.call('HGET', HOLDERS, id) or '', ready, ahead, oldest,

@@ -23,7 +23,8 @@
 --                      that replaced it, before it was finished), dropped (dead, and its retention ended), lost
 --                      (missing at a repair). At any time
 --                      put = finished + cancelled + dropped + lost + the dead and the live jobs in the pool
---   KEYS[14] requests  HASH id -> request id, while reserved by a pop that gave one
+--   KEYS[14] requests  HASH id -> while it is reserved by a pop that gave a request id: that; then, behind a space, ms at
+--                     which it was handed out, if its lease does not tell that (lib/hand_out.lua)
 --   KEYS[15] tagged    HASH id -> its tags, separated by spaces; only jobs with tags (lib/tags.lua)
 --   KEYS[16] taken     ZSET id -> ms until which it stays taken after its job was finished; only jobs with
 --                      `unique_for`, and only while no other job has the id
@@ -84,31 +85,34 @@ end
 -- For so many ids a command that finds nothing costs less than to check first whether there is anything.
 local FEW_IDS = 8
 
--- Forget the consumers and request ids of deliveries that end. Bound: the ids, at most 1000.
+-- Forget the consumers and requests of deliveries that end. Returns what REQUESTS had for each, false for nothing; no values
+-- if it was empty. Bound: the ids, at most 1000.
 local function forget_holders(ids)
   local are_few = #ids <= FEW_IDS
   if are_few or redis.call('EXISTS', HOLDERS) == 1 then redis.call('HDEL', HOLDERS, unpack(ids)) end
-  if not are_few and redis.call('EXISTS', REQUESTS) == 0 then return end
-  local requested, by_request = {}, {}
-  local last_request, ids_of_last  -- most ids of a batch are of the same request
-  for index, request_id in ipairs(redis.call('HMGET', REQUESTS, unpack(ids))) do
-    if request_id then
-      if request_id ~= last_request then
-        last_request, ids_of_last = request_id, by_request[request_id] or {}
-        by_request[request_id] = ids_of_last
+  if not are_few and redis.call('EXISTS', REQUESTS) == 0 then return {} end
+  local entries, requested, by_entry = redis.call('HMGET', REQUESTS, unpack(ids)), {}, {}
+  local last_entry, ids_of_last  -- most ids of a batch are of the same request
+  for index, entry in ipairs(entries) do
+    if entry then
+      if entry ~= last_entry then
+        last_entry, ids_of_last = entry, by_entry[entry] or {}
+        by_entry[entry] = ids_of_last
       end
       ids_of_last[#ids_of_last + 1] = ids[index]
       requested[#requested + 1] = ids[index]
     end
   end
-  if #requested == 0 then return end
-  for request_id, ids_of_request in pairs(by_request) do
-    redis.call('HDEL', request_key(request_id), unpack(ids_of_request))
+  if #requested == 0 then return entries end
+  for entry, ids_of_entry in pairs(by_entry) do
+    local request_id = string.match(entry, '^[^ ]*')
+    if request_id ~= '' then redis.call('HDEL', request_key(request_id), unpack(ids_of_entry)) end
     if string.byte(request_id) == ASTERISK and redis.call('EXISTS', request_key(request_id)) == 0 then
       redis.call('HDEL', of_shard(':request/') .. request_id, TOPIC)
     end
   end
   redis.call('HDEL', REQUESTS, unpack(requested))
+  return entries
 end
 
 -- Tell the processes that push the topic's jobs, if they are pushed, that a job was removed while a consumer held it.
