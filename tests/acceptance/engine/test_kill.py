@@ -32,7 +32,7 @@ async def has_begun_to_reschedule(url: str) -> None:
             await asyncio.sleep(0)
 
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(seconds=60)
 
 TOPIC = "orders.close"
 KILLS = 8
