@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from pathlib import Path
 
 import pytest
@@ -34,6 +34,8 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as under nohup; child p
 
 
 _ALL_SLOW = re.compile(rb"^pytestmark = pytest\.mark\.slow", re.MULTILINE)
+_SLOW_OR_DRAWN = ("slow", "hypothesis", "slow or hypothesis")
+"""Values of `-m` by which no test is to run that is neither slow nor drawn."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,10 +45,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not import modules of which all tests are slow where none of them is to run."""
-    if collection_path.suffix != ".py" or not _leaves_out_slow_ones(config):
+    """Do not import modules of which no test is to run: most of them, where only slow and drawn ones are."""
+    if collection_path.suffix != ".py":
         return None
-    return True if _ALL_SLOW.search(collection_path.read_bytes()) else None
+    if _leaves_out_slow_ones(config):
+        return True if _ALL_SLOW.search(collection_path.read_bytes()) else None
+    if config.option.markexpr in _SLOW_OR_DRAWN:
+        return None if _may_have_slow_or_drawn(collection_path) else True
+    return None
+
+
+def _may_have_slow_or_drawn(module: Path) -> bool:
+    marking = [path for path in (module, module.with_name("conftest.py")) if path.exists()]
+    return any(word in path.read_bytes() for path in marking for word in (b"slow", b"hypothesis"))
 
 
 def _leaves_out_slow_ones(config: pytest.Config) -> bool:
@@ -91,8 +102,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=_seconds_of, reverse=True)
     if "not hypothesis" in config.option.markexpr:
         drawn = {item for item in items if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj)}
+        _require_names(item.path for item in items if item in drawn or item.get_closest_marker("slow"))
         config.hook.pytest_deselected(items=list(drawn))
         items[:] = [item for item in items if item not in drawn]
+
+
+def _require_names(paths: Iterable[Path]) -> None:
+    """Refuse modules that `pytest_ignore_collect` would leave out: no run would have their slow and drawn tests."""
+    unnamed = [str(path) for path in set(paths) if not _may_have_slow_or_drawn(path)]
+    if unnamed:
+        raise pytest.UsageError(f"these have slow or drawn tests, and no word in them says so: {', '.join(unnamed)}")
 
 
 def _seconds_of(item: pytest.Item) -> int:

@@ -19,7 +19,7 @@ _BY = re.compile(r"\b(?:by|on) \(([^)]*)\)")
 
 
 def alerts() -> list[dict[str, Any]]:
-    [group] = yaml.safe_load(ALERTS_FILE.read_text(encoding="utf-8"))["groups"]
+    [group] = yaml.load(ALERTS_FILE.read_bytes(), yaml.CSafeLoader)["groups"]
     rules: list[dict[str, Any]] = group["rules"]
     return rules
 

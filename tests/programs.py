@@ -14,6 +14,11 @@ def require_program(*names: str) -> str:
     return next(filter(None, map(shutil.which, names)), None) or without(" or ".join(names))
 
 
+def require_browser() -> str:
+    """The path of a browser. The one without windows comes first: it opens a page in a third of the CPU time."""
+    return require_program("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+
+
 def without(what: str) -> NoReturn:
     """End the test because `what` is not installed: in CI (`CI=true`) nothing may be left out unseen."""
     if os.environ.get("CI") == "true":

@@ -15,7 +15,7 @@ import pytest
 from tests.acceptance.api.keyed_service import audit_lines
 from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess, running_service
-from tests.programs import require_program
+from tests.programs import require_browser
 from tests.waiting import wait_until
 
 PAGE_S = 50
@@ -60,10 +60,9 @@ def html_site(html: str, *, redirect_to: str | None = None) -> Iterator[str]:
 
 def page_shown(address: str, profile: Path) -> str:
     """The page that the browser shows after it has opened an address."""
-    browser = require_program("chromium", "chromium-browser", "google-chrome")
     flags = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
     wait = ("--virtual-time-budget=3000", "--dump-dom")
-    command = [browser, *flags, f"--user-data-dir={profile}", *wait, address]
+    command = [require_browser(), *flags, f"--user-data-dir={profile}", *wait, address]
     return subprocess.run(command, capture_output=True, text=True, timeout=PAGE_S, check=True).stdout
 
 

@@ -23,7 +23,7 @@ from tests.acceptance.api.keyed_service import KeysFile, keys_of_every_kind
 from tests.acceptance.console.job_pages import Producer
 from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess, running_service
-from tests.programs import require_program
+from tests.programs import require_browser, require_program
 from tests.waiting import wait_until
 
 PREFIX = "/x/deferd"
@@ -80,10 +80,9 @@ OpenPage = Callable[..., Watched]
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """For modules without async tests: Playwright's event loop runs in this thread until the module ends."""
-    program = require_program("chromium", "chromium-browser", "google-chrome")
     with sync_playwright() as playwright:
         expect.set_options(timeout=SHOWN_MS)
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=require_browser(), args=["--no-sandbox"])
         yield browser
         browser.close()
 

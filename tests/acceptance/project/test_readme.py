@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import re
 import shlex
 import subprocess
@@ -14,15 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
-import deferd
-import deferd.testing
-from deferd import AsyncClient, Client, FixedBackoff, Worker
-from deferd.testing import EagerJobs, ServiceForTests
+from deferd import AsyncClient, Client, FixedBackoff
+from deferd.testing import ServiceForTests
 from tests.acceptance.cli.command_line import run_in_process
 from tests.acceptance.project.orders_run import run
 from tests.acceptance.service_process import ServiceProcess
 from tests.acceptance.worker.worker_runs import in_state, serving
-from tests.mypy_check import mypy_errors
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCUMENTS = {
@@ -56,19 +52,6 @@ def documented_flags() -> dict[str, set[str]]:
                     command = f"{command} {arguments[0]}"
                 flags.setdefault(command, set()).update(word for word in arguments if word.startswith("--"))
     return flags
-
-
-ORDER = "from pydantic import BaseModel\nclass Order(BaseModel):\n    number: int\n"
-NAMES: dict[Any, str] = {
-    deferd: "",
-    deferd.testing: "",
-    deferd.job: "from datetime import timedelta\nfrom pydantic import BaseModel\n"
-    "from deferd import Client, Worker, job\nclient, worker = Client(), Worker()\n",
-    Worker: f"{ORDER}from deferd import Worker\n",
-    EagerJobs: f"{ORDER}from datetime import timedelta\nfrom deferd import Worker, job\n"
-    "from deferd.testing import EagerJobs\nworker, close = Worker(), job('orders.close', Order)\n",
-}
-"""Documented objects with an example each, and what the example takes as known."""
 
 
 def module_of(source: str, service: ServiceProcess | ServiceForTests | None = None) -> dict[str, Any]:
@@ -200,27 +183,6 @@ def test_the_tests_of_the_testing_page_pass(deferd_service: ServiceForTests) -> 
     with_service, eager = blocks("testing", "python")
     module_of(with_service)["test_trash_is_emptied_after_a_day"](deferd_service)
     module_of(eager)["test_a_customer_is_reminded"]()
-
-
-@pytest.mark.slow
-def test_the_programs_of_the_documents_the_docstrings_and_the_examples_are_strictly_typed(tmp_path: Path) -> None:
-    programs = {
-        f"{document.replace('-', '_')}_{number}": block
-        for document in DOCUMENTS
-        if document != "redis-protocol"  # redis-py's `execute_command` has no types
-        for number, block in enumerate(blocks(document, "python"))
-    }
-    counts = {document: len(blocks(document, "python")) for document in DOCUMENTS if blocks(document, "python")}
-    others = {"tracing": 1, "redis-protocol": 1, "push": 1}
-    assert counts == {"readme": 2, "client": 8, "events": 1, "worker": 3, "schedules": 2, "testing": 2, **others}, (
-        "each has a test that runs it, here, of tracing in tests/unit/client/test_spans.py, and of redis-protocol and "
-        "push in test_redis_protocol_page.py and test_push_page.py"
-    )
-    programs |= {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "tests/examples").glob("*.py")}
-    for documented, names in NAMES.items():
-        [example] = re.findall(r"::\n\n((?:    .*\n|\n)+)", f"{inspect.getdoc(documented)}\n")
-        programs[f"docstring_of_{documented.__name__.replace('.', '_')}"] = names + dedent(example)
-    assert mypy_errors(programs, tmp_path) == []
 
 
 @pytest.mark.slow

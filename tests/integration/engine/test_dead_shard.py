@@ -35,7 +35,7 @@ from tests.integration.engine.engine_driver import started_engine
 from tests.integration.store.store_servers import ClusterSet, StoreServer
 from tests.waiting import BUSY_S, until, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(seconds=40)
 
 SHARDS = 12
 STORE_TIMEOUT_S = 1.0

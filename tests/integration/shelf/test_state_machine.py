@@ -74,6 +74,7 @@ class OnPartitionsAndShelf(OnShelf, EveryCallOnPartitions):
     """The same with partitions, whose number grows."""
 
 
+@pytest.mark.slow(seconds=40)
 @pytest.mark.hypothesis
 @pytest.mark.parametrize("machine", [OnShelf, OnPartitionsAndShelf])
 def test_the_engine_does_what_the_model_does_with_jobs_on_the_shelf(

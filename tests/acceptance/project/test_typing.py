@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from typing import get_args
+import subprocess
+import sys
+from textwrap import dedent
+from typing import Any, get_args
 
 import pytest
 
+import deferd
+import deferd.testing
+from deferd import Worker
 from deferd.contract import limits
 from deferd.contract.model import DurabilityLevel
-from tests.mypy_check import mypy_errors
+from deferd.testing import EagerJobs
+from tests.acceptance.project.test_readme import DOCUMENTS, ROOT, blocks
+
+CHECK_S = 280
+CACHE = ROOT / ".mypy_cache" / "programs"
+"""Kept, for most of the time goes into the packages that the programs import."""
 
 RIGHT = """
 from __future__ import annotations
@@ -154,25 +166,87 @@ WRONG_LINES = [
 ]
 
 
+ORDER = "from pydantic import BaseModel\nclass Order(BaseModel):\n    number: int\n"
+NAMES: dict[Any, str] = {
+    deferd: "",
+    deferd.testing: "",
+    deferd.job: "from datetime import timedelta\nfrom pydantic import BaseModel\n"
+    "from deferd import Client, Worker, job\nclient, worker = Client(), Worker()\n",
+    Worker: f"{ORDER}from deferd import Worker\n",
+    EagerJobs: f"{ORDER}from datetime import timedelta\nfrom deferd import Worker, job\n"
+    "from deferd.testing import EagerJobs\nworker, close = Worker(), job('orders.close', Order)\n",
+}
+"""Documented objects with an example each, and what the example takes as known."""
+
+
+def documented() -> dict[str, str]:
+    """The programs of the documents, the docstrings and the examples, by names of their own."""
+    programs = {
+        f"{document.replace('-', '_')}_{number}": block
+        for document in DOCUMENTS
+        if document != "redis-protocol"  # redis-py's `execute_command` has no types
+        for number, block in enumerate(blocks(document, "python"))
+    }
+    programs |= {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "tests/examples").glob("*.py")}
+    for explained, names in NAMES.items():
+        [example] = re.findall(r"::\n\n((?:    .*\n|\n)+)", f"{inspect.getdoc(explained)}\n")
+        programs[f"docstring_of_{explained.__name__.replace('.', '_')}"] = names + dedent(example)
+    return programs
+
+
 @pytest.fixture(scope="module")
-def errors(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The errors in both programs: one run of mypy, because it takes seconds to load its imports."""
-    programs = {"right": RIGHT, "wrong": WRONG.replace("{}", "\n".join(WRONG_LINES))}
-    return mypy_errors(programs, tmp_path_factory.mktemp("programs"))
+def errors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """The errors in each program, such as ``right.py:3: error: ...``.
+
+    They are checked as their authors do, with mypy --strict and without this project's settings and plugins. All in one
+    run, because most of its time goes into what they import.
+    """
+    programs = {"right": RIGHT, "wrong": WRONG.replace("{}", "\n".join(WRONG_LINES)), **documented()}
+    folder = tmp_path_factory.mktemp("programs")
+    for name, source in programs.items():
+        (folder / f"{name}.py").write_text(source, encoding="utf-8")
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--no-color-output", "--no-error-summary"]
+    checked = subprocess.run(
+        [*command, "--cache-dir", str(CACHE), *(f"{name}.py" for name in programs)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=CHECK_S,
+        check=False,
+    )
+    assert checked.returncode == 1, checked.stdout + checked.stderr  # as `WRONG` has errors
+    found: dict[str, list[str]] = {name: [] for name in programs}
+    for line in checked.stdout.splitlines():
+        if ": error: " in line:
+            found[line.partition(".py:")[0]].append(line)
+    return found
 
 
 @pytest.mark.slow
-def test_a_correct_program_has_no_type_errors(errors: list[str]) -> None:
-    assert [error for error in errors if not error.startswith("wrong.py:")] == []
+def test_a_correct_program_has_no_type_errors(errors: dict[str, list[str]]) -> None:
+    assert errors["right"] == []
 
 
 @pytest.mark.slow
-def test_each_wrong_call_is_a_type_error(errors: list[str]) -> None:
+def test_the_programs_of_the_documents_the_docstrings_and_the_examples_are_strictly_typed(
+    errors: dict[str, list[str]],
+) -> None:
+    counts = {document: len(blocks(document, "python")) for document in DOCUMENTS if blocks(document, "python")}
+    others = {"tracing": 1, "redis-protocol": 1, "push": 1}
+    assert counts == {"readme": 2, "client": 8, "events": 1, "worker": 3, "schedules": 2, "testing": 2, **others}, (
+        "each has a test that runs it: in test_readme.py, of tracing in tests/unit/client/test_spans.py, and of "
+        "redis-protocol and push in test_redis_protocol_page.py and test_push_page.py"
+    )
+    assert {name: errors[name] for name in documented() if errors[name]} == {}
+
+
+@pytest.mark.slow
+def test_each_wrong_call_is_a_type_error(errors: dict[str, list[str]]) -> None:
     first = WRONG.splitlines().index("{}") + 1
-    found = {int(match.group(1)) for error in errors if (match := re.match(r"wrong\.py:(\d+):", error))}
+    found = {int(match.group(1)) for error in errors["wrong"] if (match := re.match(r"wrong\.py:(\d+):", error))}
     missed = [line for number, line in enumerate(WRONG_LINES, first) if number not in found]
     assert missed == []
-    assert min(found) >= first, errors
+    assert min(found) >= first, errors["wrong"]
 
 
 def test_the_levels_of_durability_are_those_of_the_contract() -> None:
