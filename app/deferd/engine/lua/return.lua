@@ -25,8 +25,9 @@ for at = #ARGV - 3, 3, -4 do
   local id, attempt = ARGV[at], tonumber(ARGV[at + 2])
   local code, raw = find_delivery(id, tonumber(ARGV[at + 1]), attempt, now)
   if code == LIVE and not (is_only_reply(id, ARGV[at + 3]) and is_meant(id)) then code = STALE end
+  local is_read, record = pcall(read_record, raw)
+  if code == LIVE and not is_read then code = STALE end  -- a damaged store: the other jobs are returned all the same
   if code == LIVE then
-    local record = read_record(raw)
     void_receipts(record)
     if attempt == 0 then record.extra.s = (record.extra.s or 0) + 1 end
     redis.call('ZREM', RESERVED, id)
