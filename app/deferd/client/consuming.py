@@ -60,8 +60,10 @@ def finish_many(topic: str, jobs: Iterable[JobToFinish]) -> ApiRequest[list[Fini
 def _on_deliveries(
     operation: Operation[Any], topic: str, jobs: Iterable[Delivery | JobRef], **fields: Any
 ) -> ApiRequest[FinishResults]:
-    body = encode({"jobs": [finish_item(job) for job in jobs], **fields})
-    return request_for(operation, topic, body=body).reading(reader_of(FinishResults))
+    items = [finish_item(job) for job in jobs]
+    repeatable = all("receipt" in item for item in items)
+    request = request_for(operation, topic, body=encode({"jobs": items, **fields}), repeatable=repeatable)
+    return request.reading(reader_of(FinishResults))
 
 
 class ConsumerMethods:

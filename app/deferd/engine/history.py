@@ -24,6 +24,7 @@ from deferd.engine.caches import SharedReads
 from deferd.engine.metrics import (
     LATENESS_BUCKETS,
     MOST_TOPICS,
+    RUN_TIME_BUCKETS,
     RUN_TIMES_FROM,
     CountedTopics,
     TopicCounts,
@@ -622,10 +623,10 @@ class Bucket:
         pairs = record[_FIRST_LATENESS:]
         lateness, run_times = self.lateness, self.run_times
         for bucket, jobs in zip(pairs[::2], pairs[1::2], strict=True):
-            if bucket >= RUN_TIMES_FROM:
-                run_times[bucket - RUN_TIMES_FROM] = run_times.get(bucket - RUN_TIMES_FROM, 0) + jobs
-            elif bucket <= len(LATENESS_BUCKETS):
+            if bucket <= len(LATENESS_BUCKETS):
                 lateness[bucket] = lateness.get(bucket, 0) + jobs
+            elif RUN_TIMES_FROM <= bucket <= RUN_TIMES_FROM + len(RUN_TIME_BUCKETS):
+                run_times[bucket - RUN_TIMES_FROM] = run_times.get(bucket - RUN_TIMES_FROM, 0) + jobs
 
     def add_counts(self, other: Bucket) -> None:
         """Add what happened in another partition, or at another time, but not its numbers of jobs."""

@@ -180,3 +180,15 @@ async def test_a_request_is_forgotten_also_when_it_is_noted_since_when_its_jobs_
     await driver.queue.finish_many(TOPIC, [FinishItem(id="b"), FinishItem(id="c")])
     assert driver.keys_left().isdisjoint({"requests", f"request/{request_id}"})
     assert not driver.server.command("EXISTS", f"deferd:{{0}}::request/{request_id}")
+
+
+async def test_a_record_that_cannot_be_read_keeps_no_other_job_from_being_returned(driver: EngineDriver) -> None:
+    for name in ("a", "short", "unreadable", "b"):
+        await driver.put(name)
+    held = await driver.pop(4)
+    raw = driver.server.command("HGET", f"{KEY}:pool", "unreadable")
+    driver.server.command("HSET", f"{KEY}:pool", "short", "short", "unreadable", raw[:22] + b'\x03\0\0\0{"p' + b"null")
+    assert await returned(driver, *held) == [HELD, STALE, STALE, HELD]
+    await driver.pop(2)
+    assert await taken_back(driver, "a", "short", "unreadable", "b") == [HELD, STALE, STALE, HELD]
+    assert driver.ready_list() == ["a", "b"]

@@ -11,7 +11,7 @@ import pytest
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from deferd.contract.errors import TopicPushed
-from deferd.contract.model import JobState
+from deferd.contract.model import JobState, JobToReturn
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import Receipt
 from deferd.engine.topic_search import TopicSelection
@@ -202,6 +202,20 @@ async def test_a_cancel_closes_the_request(pushing: PushingEngine) -> None:
     assert await pushing.engine.cancels.cancel(TOPIC, "a") is JobState.RESERVED
     await until(lambda: pushing.target.closed == 1, "the request was closed")
     assert time.monotonic() - began_s < 5
+    assert (await pushing.state()).failures == 0
+
+
+async def test_a_job_that_is_taken_back_is_pushed_again_and_its_first_request_is_closed(pushing: PushingEngine) -> None:
+    pushing.target.hang()
+    await pushing.push(timeout=60, max_in_flight=1)
+    await pushing.put()
+    await pushing.until_received(1)
+    began_s = time.monotonic()
+    [result] = await pushing.engine.held_jobs.return_many(TOPIC, [JobToReturn(id="a")])
+    assert result.status == 200
+    await until(lambda: pushing.target.closed == 1, "the first request was closed")
+    assert time.monotonic() - began_s < 5
+    await pushing.until_received(2)
     assert (await pushing.state()).failures == 0
 
 

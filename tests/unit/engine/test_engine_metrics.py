@@ -7,7 +7,7 @@ from collections import Counter
 from prometheus_client import CollectorRegistry, Histogram
 
 from deferd.engine.history import Bucket, quantiles_s
-from deferd.engine.metrics import LATENESS_BUCKETS, JobsHistogram, TopicCounts
+from deferd.engine.metrics import LATENESS_BUCKETS, RUN_TIME_BUCKETS, JobsHistogram, TopicCounts
 
 _BUCKETS = (0.001, 0.01, 1)
 
@@ -67,6 +67,15 @@ def test_a_release_that_knows_no_run_times_ranks_lateness_as_before() -> None:
     all_for_lateness = Counter(dict(zip(pairs[::2], pairs[1::2], strict=True)))
     shares = (0.01, 0.5, 0.95, 0.99, 1)
     assert quantiles_s(all_for_lateness, LATENESS_BUCKETS, shares) == quantiles_s(late, LATENESS_BUCKETS, shares)
+
+
+def test_buckets_that_a_later_release_has_are_left_out() -> None:
+    counts = TopicCounts()
+    counts.add_lateness({len(LATENESS_BUCKETS) + 1: 1})
+    counts.add_run_times({len(RUN_TIME_BUCKETS): 1, len(RUN_TIME_BUCKETS) + 1: 1})
+    bucket = Bucket()
+    bucket.add(record_of(counts))
+    assert (bucket.lateness, bucket.run_times) == ({}, {len(RUN_TIME_BUCKETS): 1})
 
 
 def test_quantiles_are_spread_over_their_bucket_and_end_with_the_last() -> None:

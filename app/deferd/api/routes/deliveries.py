@@ -241,8 +241,9 @@ async def check_jobs(request: CurrentRequest, topic: Topic, held: HeldJobs) -> c
 
 @router.serves(contract.RETURN_JOBS, recorded=Recorded(filter="batch"))
 async def return_jobs(request: CurrentRequest, topic: Topic, batch: JobsToReturn) -> contract.FinishResults:
+    if all(job.receipt is not None for job in batch.jobs):
+        request.changed = 0  # what consumers return of their own is no change that people look for
     results = await request.engine.held_jobs.return_many(topic, batch.jobs, batch.consumer)
-    # What consumers return of their own is no change that people look for.
     request.changed = sum(
         job.receipt is None and result.status == 200 for job, result in zip(batch.jobs, results, strict=True)
     )

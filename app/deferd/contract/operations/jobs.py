@@ -725,5 +725,6 @@ RETURN_JOBS = Operation(
     ),
     response=ReturnResults,
     response_description="The result for each job, in the order of the request.",
+    repeatable=False,
     done="returned jobs",
 )

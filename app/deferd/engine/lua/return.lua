@@ -1,6 +1,6 @@
 -- Return deliveries that nobody worked on to the head of the Ready list, in their order. No attempt is counted, and
 -- their receipts are void. A job that is taken from its consumer, without a receipt, was delivered: that counts as a
--- snooze, so that its ttl is met.
+-- snooze, so that its ttl is met. If it is being pushed, its request is closed.
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] only jobs that this consumer holds, '' for any
@@ -25,12 +25,14 @@ for at = #ARGV - 3, 3, -4 do
   local id, attempt = ARGV[at], tonumber(ARGV[at + 2])
   local code, raw = find_delivery(id, tonumber(ARGV[at + 1]), attempt, now)
   if code == LIVE and not (is_only_reply(id, ARGV[at + 3]) and is_meant(id)) then code = STALE end
+  local is_read, record = pcall(read_record, raw)
+  if code == LIVE and not is_read then code = STALE end  -- a damaged store: the other jobs are returned all the same
   if code == LIVE then
-    local record = read_record(raw)
     void_receipts(record)
     if attempt == 0 then record.extra.s = (record.extra.s or 0) + 1 end
     redis.call('ZREM', RESERVED, id)
     forget_holders({ id })
+    if attempt == 0 then tell_pushers(id) end
     redis.call('HSET', POOL, id, write_record(record))
     prepend_ready(id)
     watch_expiry(id, record)

@@ -23,7 +23,7 @@ end
 local function find_delivery(id, nonce, attempt, now)
   local raw = redis.call('HGET', POOL, id)
   if not raw then return code_for_missing(id, nonce, attempt, now) end
-  if not redis.call('ZSCORE', RESERVED, id) or not receipt_matches(raw, nonce, attempt) then
+  if #raw < HEADER_BYTES or not redis.call('ZSCORE', RESERVED, id) or not receipt_matches(raw, nonce, attempt) then
     return code_for_stale(id)
   end
   return LIVE, raw
