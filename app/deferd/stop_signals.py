@@ -29,6 +29,14 @@ def leave_process_group() -> None:
     os.setpgrp()
 
 
+def write_in_background() -> None:
+    """In a program that `leave_process_group` began: a terminal with `stty tostop` must not stop it when it logs.
+
+    The event loop resets what is ignored before the program starts.
+    """
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+
+
 def stop_signals() -> tuple[signal.Signals, ...]:
     """SIGTERM, SIGINT, and SIGHUP (the terminal was closed) unless it is ignored, as under `nohup`."""
     always = (signal.SIGTERM, signal.SIGINT)

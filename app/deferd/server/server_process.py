@@ -23,7 +23,7 @@ from deferd.server.credential_files import LastGoodCredentials
 from deferd.server.http_server import serve_application
 from deferd.server.startup_errors import CannotServe, log_startup_error
 from deferd.settings import Settings
-from deferd.stop_signals import StopSignals
+from deferd.stop_signals import StopSignals, write_in_background
 from deferd.store.preflight import StoreRefused
 
 SERVING = b"serving\n"
@@ -32,6 +32,7 @@ SERVING = b"serving\n"
 
 def run_server_process(channel_fd: int) -> int:
     """Serve until stopped or until the supervisor dies; the exit code: 0, or 1 when it cannot serve."""
+    write_in_background()
     with socket.socket(fileno=channel_fd) as channel, channel.makefile("rb") as lines:
         first_line = lines.readline()
         if not first_line:

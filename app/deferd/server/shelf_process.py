@@ -16,7 +16,7 @@ from msgspec import json
 from deferd.server import logs
 from deferd.shelf.calls import ShelfConfiguration
 from deferd.shelf.process import ShelfProcess
-from deferd.stop_signals import handle_in_loop
+from deferd.stop_signals import handle_in_loop, write_in_background
 
 _INPUT_FD = 0
 
@@ -24,6 +24,7 @@ _INPUT_FD = 0
 def main() -> int:
     """Serve until SIGTERM, the end of the service, or another one's claim."""
     os.umask(0o077)
+    write_in_background()
     line = sys.stdin.buffer.readline()
     if not line:
         return 1  # the service died while this process started

@@ -1,7 +1,7 @@
 """One Valkey process of the embedded store: its settings, its start and its end.
 
 It fsyncs every change before it replies (append-only file, `appendfsync always`) and listens on a Unix socket only. It
-runs in a session of its own, so that Ctrl-C in a terminal reaches only the service.
+runs in a process group of its own, so that Ctrl-C in a terminal reaches only the service.
 """
 
 from __future__ import annotations

@@ -239,6 +239,25 @@ async def test_keys_are_named_and_see_their_topics_only(service: ServiceProcess,
     assert await seen("pop", "limit=1") == (403, [])
 
 
+async def test_values_of_a_topic_are_hidden_from_keys_of_others(
+    service: ServiceProcess, keys: KeysFile, topic: str
+) -> None:
+    ours, theirs = f"shop.{topic}", f"bank.{topic}"
+    for name, ttr in ((theirs, 7), (ours, 9), (ours, 11)):
+        schedule = {"topic": name, "every": 3600, "job": {"ttr": ttr, "headers": {"x": "y"}}}
+        put = await call(service, "PUT", f"/schedules/{topic}", schedule, token=keys.tokens["admin"])
+        assert put.status in {200, 201}
+
+    async def seen(key: str) -> list[list[tuple[str, str | None, str | None]]]:
+        found = await call(service, "GET", f"/activity?topics={ours}", token=keys.tokens[key])
+        return [values(one) for one in found.json()["activity"]]
+
+    changed = [("job.ttr", "9", "11")]
+    moved = [("topic", f'"{theirs}"', f'"{ours}"'), ("job.ttr", "7", "9")]
+    assert [sorted(one) for one in await seen("admin")] == [changed, sorted(moved)]
+    assert await seen("shop") == [changed, []]
+
+
 @pytest.mark.slow
 async def test_changes_are_there_after_a_restart(keys: KeysFile, tmp_path: Path) -> None:
     token = keys.tokens["admin"]

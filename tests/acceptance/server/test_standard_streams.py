@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.acceptance.cli.command_line import terminal
 from tests.acceptance.http_calls import NO_TLS
 from tests.ports import free_port
 from tests.waiting import wait_until
@@ -82,3 +83,22 @@ def test_a_log_that_nobody_reads_does_not_stop_the_service(tmp_path: Path) -> No
         put_and_pop(client)
         assert log.read(filled) == b"." * filled
         assert any(b"listening on" in line for line in log)
+
+
+TOSTOP_AND_SERVE = """
+import os, sys, termios
+attributes = termios.tcgetattr(0)
+attributes[3] |= termios.TOSTOP
+termios.tcsetattr(0, termios.TCSANOW, attributes)
+os.execv(sys.executable, [sys.executable, "-m", "deferd", "serve", *sys.argv[1:]])
+"""
+
+
+def test_a_terminal_does_not_stop_server_processes_that_write_to_it(tmp_path: Path) -> None:
+    words = ("--workers", "2", "--port", "0", "--log-level", "debug", "--data-dir", str(tmp_path / "data"))
+    with terminal("", *words, program=(sys.executable, "-c", TOSTOP_AND_SERVE)) as shown:
+        shown.wait_for("listening on", START_S)
+        shown.press("\x03")
+        assert shown.end(START_S) == 0
+    assert shown.text.count("stopping: SIGTERM") == 2, "both have written to it"
+    assert "killing" not in shown.text

@@ -55,6 +55,13 @@ def test_none_lifts_a_limit() -> None:
         values.whole_or_none("no")
 
 
+@pytest.mark.parametrize("text", ["nan", "inf", "1e-300", "0", "-5", "1000.1", "fast"])
+def test_a_rate_is_one_that_a_redrive_may_have(text: str) -> None:
+    assert (values.redrive_rate("0.01"), values.redrive_rate("1e3")) == (0.01, 1000)
+    with pytest.raises(click.BadParameter, match=r"is not a number from 0\.01 to 1000$"):
+        values.redrive_rate(text)
+
+
 def test_an_instant_has_a_zone() -> None:
     assert datetime(2030, 1, 31, 9, 30, tzinfo=UTC) == values.instant("2030-01-31T09:30:00Z")
     assert datetime(2030, 1, 31, 8, 30, tzinfo=UTC) == values.instant("2030-01-31T09:30+01:00")

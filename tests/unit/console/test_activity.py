@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any, cast
+
 import pytest
 
-from deferd.console.views.activity import action_words, subject_page
+from deferd.console.api_calls import ApiRefused
+from deferd.console.rendering import Renderer
+from deferd.console.views.activity import action_words, subject_page, task
+from deferd.console.visit import Visit
 
 
 @pytest.mark.parametrize(
@@ -40,3 +46,29 @@ def test_a_task_has_a_page_as_long_as_it_is_kept() -> None:
     change = {"operation": "purge_topic", "subject": "5f0c", "at": "1970-01-01T00:00:00.000Z"}
     assert subject_page(change, 7 * DAY_MS - 1) == "console/tasks/5f0c"
     assert subject_page(change, 7 * DAY_MS) is None
+
+
+class VisitWithoutAShard:
+    """A visit while the store can't be reached for the jobs of a task."""
+
+    now_ms = 0
+
+    def wants(self, *_regions: str) -> bool:
+        return True
+
+    async def read(self, _path: str, became: str | None = None) -> Any:
+        if became is not None:
+            raise ApiRefused(503, {"detail": "down"})
+        return {"id": "5f0c", "kind": "redrive", "done": 2, "total": 9}
+
+    async def read_or_none(self, missing: Collection[int], path: str, became: str) -> Any:
+        return None if 503 in missing else await self.read(path, became)
+
+    def render(self, template: str, **values: Any) -> str:
+        context = {**values, "region": lambda *_: "", "may": lambda _: True, "static": ""}
+        return Renderer().render_regions(template, ["became"], context)
+
+
+async def test_a_task_has_a_page_while_its_jobs_cannot_be_looked_up() -> None:
+    page = cast("str", await task(cast("Visit", VisitWithoutAShard()), "5f0c"))
+    assert "That can&#39;t be looked up now." in page

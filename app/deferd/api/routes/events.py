@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 from fastapi import Query
@@ -18,7 +19,7 @@ from deferd.contract.operations import events as contract
 from deferd.contract.operations.events import Events
 from deferd.contract.timestamps import instant
 from deferd.contract.topic_patterns import TopicPatterns
-from deferd.engine.activity_list import Change, RecordedChange
+from deferd.engine.activity_list import Change, FieldValues, RecordedChange
 from deferd.engine.event_streams import EventStream
 from deferd.engine.events import LAST_EVENT_ID_MAX, LastEventId, read_event_id
 
@@ -117,11 +118,12 @@ async def list_activity(request: CurrentRequest, query: Annotated[ActivityQuery,
         )
 
     found, next_cursor = await request.engine.activity.page(is_shown, query.cursor, query.limit)
-    return contract.Activity(activity=[_change(one) for one in found], next_cursor=next_cursor)
+    return contract.Activity(activity=[_change(one, visible) for one in found], next_cursor=next_cursor)
 
 
-def _change(recorded: RecordedChange) -> contract.Change:
+def _change(recorded: RecordedChange, visible: TopicPatterns | None) -> contract.Change:
     change = recorded.change
+    fields = change.fields if _are_visible(change.fields, visible) else ()
     return contract.Change(
         at=instant(recorded.at_ms),
         by=change.by,
@@ -132,7 +134,15 @@ def _change(recorded: RecordedChange) -> contract.Change:
         subject=change.subject,
         filter=change.filter,
         count=change.count,
-        fields_changed=[contract.FieldChange(**one._asdict()) for one in change.fields] or None,
+        fields_changed=[contract.FieldChange(**one._asdict()) for one in fields] or None,
         times=recorded.times,
         last_at=instant(recorded.last_at_ms) if recorded.times > 1 else None,
     )
+
+
+def _are_visible(fields: Iterable[FieldValues], visible: TopicPatterns | None) -> bool:
+    """Whether they are of topics that the key may see: a schedule that got another topic had them in its former one."""
+    if visible is None:
+        return True
+    of_topic = [[text.strip('"') for text in one[1:] if text is not None] for one in fields if one.field == "topic"]
+    return all(topics and all(map(visible.match, topics)) for topics in of_topic)

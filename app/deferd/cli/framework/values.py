@@ -6,6 +6,7 @@ message after the name of the argument.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from datetime import datetime
@@ -15,6 +16,7 @@ import click
 
 from deferd.cli.framework.exit_codes import UsageError
 from deferd.contract.durations import parse_duration
+from deferd.contract.limits import REDRIVE_RATE_MAX, REDRIVE_RATE_MIN
 from deferd.contract.service_url import parse_service_url, refuse_passwords
 from deferd.contract.timestamps import parse_instant
 
@@ -249,6 +251,14 @@ def count_from_1(text: str) -> int:
     if value < 1:
         raise click.BadParameter(f"{_shown(text)} is not at least 1")
     return value
+
+
+def redrive_rate(text: str) -> float:
+    """How many jobs a second a redrive makes ready."""
+    with contextlib.suppress(ValueError):
+        if REDRIVE_RATE_MIN <= float(text) <= REDRIVE_RATE_MAX:
+            return float(text)
+    raise click.BadParameter(f"{_shown(text)} is not a number from {REDRIVE_RATE_MIN:g} to {REDRIVE_RATE_MAX:g}")
 
 
 def _shown(text: str) -> str:

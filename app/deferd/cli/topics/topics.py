@@ -234,7 +234,9 @@ def jobs(topic: str, client: Client, as_json: bool, **options: Any) -> None:
 @topic_argument()
 @click.argument("ids", metavar="[ID]...", nargs=-1, help="these jobs; without any, those that have been dead longest")
 @click.option("--limit", type=values.whole, metavar="N", help="most jobs, without ID; default 1000, with --task all")
-@click.option("--rate", type=float, metavar="N", help="with --task: most jobs a second; the others stay dead")
+@click.option(
+    "--rate", type=values.redrive_rate, metavar="N", help="with --task: most jobs a second; the others stay dead"
+)
 @_conditions
 def redrive(
     *,

@@ -70,6 +70,7 @@ def subject_page(change: Mapping[str, Any], now_ms: int) -> str | None:
 
 
 _TASKS_SHOWN = 100
+_UNAVAILABLE = 503
 
 
 @pages.page("/console/tasks")
@@ -82,8 +83,14 @@ async def tasks(visit: Visit) -> Response:
 @pages.page("/console/tasks/{id}")
 async def task(visit: Visit, id: str) -> Response:
     """The progress of a task, or its result, and what became of redriven jobs."""
-    is_looked_up = visit.wants("became")
-    found = await visit.read(api_path("tasks", id), became="true" if is_looked_up else None)
+    found = None
+    if visit.wants(
+        "became"
+    ):  # where the store or the shelf can't be reached for the jobs, the task can still be stopped
+        found = await visit.read_or_none({_UNAVAILABLE}, api_path("tasks", id), became="true")
+    is_unknown = found is None
+    if found is None:
+        found = await visit.read(api_path("tasks", id))
     token = found.get("request_id") if "ended_at" in found else None
     per_s = found.get("action", {}).get("rate")
     left = None if per_s is None or found["total"] is None else max(found["total"] - found["done"], 0)
@@ -93,6 +100,7 @@ async def task(visit: Visit, id: str) -> Response:
         task=found,
         ends_at=None if left is None else RedriveRate(per_s=per_s).ends_at(left, visit.now_ms),
         became=found.get("became"),
+        is_unknown=is_unknown,
         undo=await undoable(visit, token),
     )
 

@@ -183,7 +183,8 @@ class Change(Response, frozen=True, kw_only=True):
     count: Annotated[int | None, "How many jobs it changed, where that is counted."] = None
     fields_changed: Annotated[
         list[FieldChange] | None,
-        "What was changed of settings, a pause, a schedule, a calendar, a push or a job.",
+        "What was changed of settings, a pause, a schedule, a calendar, a push or a job. A schedule that got another "
+        "topic has them for keys that may see both.",
     ] = None
     times: Annotated[
         int,
