@@ -127,7 +127,11 @@ class EngineAndModel(RuleBasedStateMachine):
             self.assert_same_instant(contents.expiry[job_id], job.watched_s)
         assert contents.holders == {job.id: job.consumer for job in model.jobs.values() if job.consumer}
         requested = {job.id: job.live.request_id for job in model.jobs.values() if job.live and job.live.request_id}
-        assert contents.requests == requested
+        noted = {job_id: entry.partition(" ") for job_id, entry in contents.requests.items()}
+        assert {job_id: request_id for job_id, (request_id, _, _) in noted.items() if request_id} == requested
+        assert {job_id for job_id, (_, _, since) in noted.items() if since} <= {
+            job.id for job in model.jobs.values() if job.live
+        }
         tombstones: dict[str, int] = {}
         for (_, key), until_s in model.tombstones.items():
             tombstones[_tombstone(key)] = max(until_s, tombstones.get(_tombstone(key), 0))

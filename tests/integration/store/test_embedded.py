@@ -119,8 +119,9 @@ KILLED_OWNER = """
         await embedded.start()
         store = await connect(embedded.url, timeout_s=1)
         await store.client.set("key", "value")
-        if sys.argv[2] == "hangs":
-            os.kill(embedded.pid, signal.SIGSTOP)
+        if sys.argv[2] == "hangs":  # a stopped one goes on when its owner dies, as its process group is an orphan then
+            asyncio.create_task(store.client.eval("while true do end", 0))
+            await asyncio.sleep(0.1)
         if sys.argv[3] == "without a reaper":
             os.kill(embedded._reaper._process.pid, signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
