@@ -100,8 +100,8 @@ class ScriptedServer:
                 self._open.append(connected)
                 number, self.connections = self.connections, self.connections + 1
                 thread = threading.Thread(target=self._run, args=(connected, number), daemon=True)
-                self._threads.append(thread)
                 thread.start()
+                self._threads.append(thread)  # now `stop` may join it
 
     def _run(self, connected: socket.socket, number: int) -> None:
         try:

@@ -233,7 +233,7 @@ def test_a_page_keeps_what_it_knew_of_a_job_that_is_gone(jobs: Producer, root: s
     ends = {
         "done": r"handed out to w1.*Ended in attempt 1 by w1 after about \d+ s, and not kept",
         "stopped": "handed out to w1.*Cancelled while w1 held it",
-        "quick": "Due.*(Gone finished or cancelled, within|Ended in attempt 1 by w1)",
+        "quick": "(Due.*Gone finished or cancelled, within|(Due|handed out to w1).*Ended in attempt 1 by w1)",
     }
     for job_id, end in ends.items():
         page = pages[job_id]
