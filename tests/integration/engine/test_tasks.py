@@ -310,6 +310,12 @@ async def states_of(driver: EngineDriver) -> tuple[int, int]:
     return counts.get("ready", 0), counts.get("dead", 0)
 
 
+async def await_states(driver: EngineDriver, ready: int, dead: int) -> None:
+    async with asyncio.timeout(20):
+        while await states_of(driver) != (ready, dead):
+            await asyncio.sleep(0.01)
+
+
 async def test_a_redrive_keeps_to_its_rate(driver: EngineDriver) -> None:
     await kill_many(driver, 12)
     spec = await spec_of(driver.engine, "redrive", sweep={"topic": TOPIC, "rate": 20.0})
@@ -327,12 +333,10 @@ async def test_another_process_goes_on_at_the_rate(driver: EngineDriver) -> None
     async with started_engine(driver.server.url, movable_clock=True) as other:
         goes_on = killed_in_step(other, "redrive", 1)
         await other.task_runner.begin("t1", spec)
-        while await states_of(driver) != (1, 5):
-            await asyncio.sleep(0.01)
+        await await_states(driver, 1, 5)
         driver.move_clock(5)
         await driver.engine.task_runner.look()
-        while await states_of(driver) != (2, 4):
-            await asyncio.sleep(0.01)
+        await await_states(driver, 2, 4)
         goes_on()
     await driver.engine.tasks.stop("t1")
     assert await counted(driver) == ("stopped", 2, 6)
@@ -353,8 +357,9 @@ async def test_a_redrive_whose_reply_was_lost_waits_for_its_next_turn(driver: En
     driver.engine._scripts.run = run_and_lose_reply  # type: ignore[method-assign, assignment]
     spec = await spec_of(driver.engine, "redrive", sweep={"topic": TOPIC, "rate": 0.01})
     await driver.engine.task_runner.begin("t1", spec)
-    while (await driver.engine.tasks.get("t1")).done != 1:  # as the next attempt finds
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(20):
+        while (await driver.engine.tasks.get("t1")).done != 1:  # as the next attempt finds
+            await asyncio.sleep(0.01)
     await driver.engine.tasks.stop("t1")
     assert await counted(driver) == ("stopped", 1, 3)
     assert steps == [1]
