@@ -152,8 +152,7 @@ def sparkline_cell(history: Sequence[int | None] | None, present: int) -> Markup
     path += f"h{level}" if level else ""
     earlier = history[-_HOUR_BACK] if len(history) >= _HOUR_BACK else None
     text = f"{present:,} ready, {number(earlier)} an hour ago, at most {most:,}" if most else "none was ready"
-    # They are numbers, which need no escapes.
-    return Markup(f'<td><svg role="img"><title>{text}</title><path d="{path}"/></svg></td>')  # noqa: S704
+    return Markup(f'<td><svg role="img"><title>{text}</title><path d="{path}"/></svg></td>')  # noqa: S704 (only numbers)
 
 
 def duration(seconds: float | None) -> str:

@@ -146,7 +146,7 @@ MOST_TOPICS = 10_000
 RUN_TIMES_FROM = 100
 """In the history a bucket of run times has its index plus this, beside the buckets of lateness."""
 _BALANCE = RUN_TIMES_FROM - 1
-"""Minus the number of run times, so that a process of the release before, which takes all of these for lateness, ranks
+"""Minus the number of run times, so that a process of the release before, which counts all of these as lateness, ranks
 that as before."""
 
 

@@ -209,7 +209,7 @@ GET_HISTORY = Operation(
         "Returns what happened in the topic: for each bucket of time how many jobs were put, handed out, finished "
         "and so on by all processes of the service, how late first deliveries were, for how long finished jobs were "
         "held, and the jobs in each state at its end. Processes publish what they counted every 10 seconds; a process "
-        "that is killed takes its last 10 seconds with it. A topic keeps its history for two days after its last "
+        "that is killed loses those of its last 10 seconds. A topic keeps its history for two days after its last "
         "change, also when it is forgotten by then. Of a store's shard at most 1000 topics have a history: new ones "
         "get none while all of these changed within 10 minutes."
     ),
