@@ -11,24 +11,30 @@
 
 -- What the functions below know of the call; all of it is set at its beginning.
 local now, released, gone, kept, earliest, released_count, gone_count
-local held, ttrs  -- of the jobs in `released`: the raw record and the end of the lease of each, and their ttrs, nil for none
+local alike  -- for jobs of `released` in a row that have one ttr and lease end: place and record of the first, and that end
+local last_end, last_ttr
 local done  -- of each job that this call finishes: 'gone', or the state of what has its id then
 local rare  -- what most calls do not have: the ids that stay taken, and the receipts of jobs with a follow-up by id
 local tagged  -- the ids of those gone that have tags
+
+local function begin_alike(raw, lease_end, ttr)
+  last_end, last_ttr = lease_end, ttr
+  alike[#alike + 1] = { first = released_count, raw = raw, lease_end = lease_end }
+end
 
 -- Finish a live delivery; its writes are collected and done at the end.
 local function finish(id, raw, lease_end, extra_length, argument, result_at)
   released_count = released_count + 1
   released[released_count] = id
-  held[2 * released_count - 1], held[2 * released_count] = raw, lease_end
   if extra_length == 0 then  -- as for most jobs
+    if lease_end ~= last_end or last_ttr then begin_alike(raw, lease_end, nil) end
     gone_count = gone_count + 1
     gone[gone_count] = id
     done[id] = 'gone'
     return
   end
   local extra = read_extra(raw)
-  ttrs[released_count] = extra.t
+  if lease_end ~= last_end or extra.t ~= last_ttr then begin_alike(raw, lease_end, extra.t) end
   if extra.i or extra.l then redis.call('ZREM', EXPIRY, id) end
   if extra.o then
     gone_count = gone_count + 1
@@ -76,20 +82,29 @@ local function was_finished_by(id, raw, nonce, attempt)
   return is_read and attempt > 0 and type(extra) == 'table' and extra.p == string.format('%.0f %d', nonce, attempt)
 end
 
--- Append to the reply for how long the released jobs were held; `entries` is what REQUESTS had for them.
+-- Append to the reply for how long the released jobs were held; `entries` is what REQUESTS had for them, empty for nothing.
 local function append_run_times(reply, entries)
   local place, last_since = #reply, nil
-  local last_entry, last_end, last_ttr, since  -- most jobs of a call were handed out together
-  for at = 1, released_count do
-    local entry, lease_end, ttr = entries[at], held[2 * at], ttrs[at]
-    if entry ~= last_entry or lease_end ~= last_end or ttr ~= last_ttr then
-      last_entry, last_end, last_ttr, since = entry, lease_end, ttr, HAND_OUT.since(entry, held[2 * at - 1], lease_end)
-    end
+  local function add(since, jobs)
     if since == last_since then
-      reply[place] = reply[place] + 1
+      reply[place] = reply[place] + jobs
     else
-      reply[place + 1], reply[place + 2] = math.max(now - since, 0), 1
+      reply[place + 1], reply[place + 2] = math.max(now - since, 0), jobs
       place, last_since = place + 2, since
+    end
+  end
+  for number, some in ipairs(alike) do
+    local behind = number < #alike and alike[number + 1].first or released_count + 1
+    if #entries == 0 then
+      add(HAND_OUT.since(false, some.raw, some.lease_end), behind - some.first)
+    else
+      local last_entry, since  -- most jobs of a call were handed out together
+      for at = some.first, behind - 1 do
+        if entries[at] ~= last_entry then
+          last_entry, since = entries[at], HAND_OUT.since(entries[at], some.raw, some.lease_end)
+        end
+        add(since, 1)
+      end
     end
   end
 end
@@ -105,7 +120,7 @@ local raws = redis.call('HMGET', POOL, unpack(ids))
 local lease_ends = redis.call('ZMSCORE', RESERVED, unpack(ids))
 
 released, gone, kept, earliest, released_count, gone_count = {}, {}, {}, math.huge, 0, 0
-held, ttrs, done, rare, tagged = {}, {}, {}, nil, nil
+alike, last_end, last_ttr, done, rare, tagged = {}, nil, nil, {}, nil, nil
 local most_events = events_to_keep()
 local noted, head_of_event = most_events and {}, most_events and 'F' .. now .. ' '
 
