@@ -8,10 +8,11 @@
 -- Bound: see lib/selection.lua
 return run_step(function(jobs)
   if OPTIONS.undo then UNDO.keep(OPTIONS.undo, jobs, now, 'bulk/' .. OPTIONS.request) end
-  local of_state, removed, held, done = {}, {}, {}, 0
+  local of_state, removed, held, done, has_flows = {}, {}, {}, 0, FLOWS.exist()
   for index, id in ipairs(jobs.ids) do
     local state = jobs.states[index]
     if state ~= 'reserved' then
+      if has_flows and state ~= 'dead' and state ~= 'finished' then FLOWS.left_raw(id, jobs.raws[index]) end
       of_state[state] = of_state[state] or {}
       table.insert(of_state[state], id)
       removed[#removed + 1] = id

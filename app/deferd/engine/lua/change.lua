@@ -19,13 +19,15 @@ local last = last_position()
 if state == 'reserved' then return { 2, state } end
 if state ~= 'delayed' and state ~= 'ready' then return { 3, state } end
 
-local record, has_new_tags, has_new_place = read_record(raw), false, false
+local record, has_new_tags, has_new_place, has_new_flow = read_record(raw), false, false, false
+local old_extra = { gr = record.extra.gr, pr = record.extra.pr }
 if ARGV[5] ~= '' then
   for key, value in pairs(cjson.decode(ARGV[5])) do
     if value == cjson.null then value = nil end
     record.extra[key] = value
     if key == 'g' then has_new_tags = true end
     if key == 'wi' or key == 'sp' then has_new_place = true end
+    if key == 'gr' or key == 'pr' then has_new_flow = true end
   end
 end
 local has_new_due, due = ARGV[3] ~= '', nil
@@ -52,6 +54,19 @@ if drops_items == 0 then attached().drop_items({ id }) end
 if due then
   record.due = due
   if has_new_due then record.extra.v = nil end
+end
+raw = write_record(record)
+redis.call('HSET', POOL, id, raw)
+if has_new_flow then
+  FLOWS.left(id, old_extra)
+  FLOWS.joined(record.extra)
+  if state == 'ready' and not (due and due > now) then
+    redis.call('ZREM', READY, id)
+    last = append_ready({ id }, last)
+    wake_consumers()
+  end
+end
+if due then
   redis.call('ZREM', DELAY, id)
   if record.due > now then
     redis.call('ZREM', READY, id)
@@ -65,8 +80,6 @@ if due then
     state = 'ready'
   end
 end
-raw = write_record(record)
-redis.call('HSET', POOL, id, raw)
 if has_new_tags then index_tags({ id }, record.extra.g) end
 watch_expiry(id, record)
 note_event('C', id, record.due, state)

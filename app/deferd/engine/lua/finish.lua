@@ -152,7 +152,7 @@ end
 
 if #released > 0 then
   redis.call('ZREM', RESERVED, unpack(released))
-  append_run_times(codes, forget_holders(released))
+  append_run_times(codes, forget_holders(released, true))
   tally('finished', #released)
   if noted then note_events(most_events, noted) end
 end

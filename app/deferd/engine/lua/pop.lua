@@ -14,6 +14,8 @@
 -- Fewer jobs than asked for are handed out when their records would exceed 1 MiB, at least one: a larger reply delays
 -- every other caller of the service. Once the repeated requests of a call have received 1 MiB, further ones get -1:
 -- else one request id, repeated a hundred times in a call, would make a reply a hundred times as large.
+-- Where jobs have groups or priorities, or limits, lib/flows.lua says which one is next, and whether there is room for it. A
+-- pop that finds only jobs without room is told that there are no more; it is woken when there is some.
 -- Bound: the jobs asked for (the caller asks for at most 1000), 1 MiB or one job, the same for repeated requests and
 -- what one of them received, and at most 1000 that are not handed out: expired ones, and ids of a damaged store. Each
 -- time that records do not fit, at most READ_AT_ONCE are read in vain.
@@ -29,7 +31,11 @@ local READ_AT_ONCE = 16
 local read, now, dead_retention
 local noted  -- events
 local replayed_bytes, skipped, expired, overdue
-local is_drained  -- whether the Ready list is known to be empty
+local is_drained  -- whether the Ready list is known to be empty, but for what limits hold back
+local settings
+local found  -- in a topic with flows: what FLOWS.take needs of the job that was taken last
+local has_flows, is_limited
+local marks  -- by place in `taken`: what REQUESTS is to have of its group
 local taken, records, ttrs, latest_ends, next_taken, leases, earliest
 local holders, requested  -- pairs for HOLDERS and REQUESTS, of all requests of this call
 
@@ -117,10 +123,31 @@ local function first_fitting(most, bytes, at_least_one)
   return ids, raws
 end
 
+-- Take the job whose flow has its turn off the Ready list, if its record fits.
+local function take_of_flows(bytes, at_least_one)
+  local id, more = FLOWS.next(settings, now)
+  if not id then
+    is_drained, is_limited = more ~= 'more', more == 'limited'
+    return {}, {}
+  end
+  found = more
+  if not at_least_one and redis.call('HSTRLEN', POOL, id) > bytes then return {}, {} end
+  redis.call('ZREM', READY, id)
+  return { id }, { redis.call('HGET', POOL, id) }
+end
+
 -- Take the first jobs off the Ready list, see above.
 local function take_ids(most, bytes, at_least_one)
+  if has_flows then return take_of_flows(bytes, at_least_one) end
   if most == 1 and at_least_one then
-    local id = redis.call('ZPOPMIN', READY)[1]
+    local first = redis.call('ZPOPMIN', READY)
+    local id = first[1]
+    if id and tonumber(first[2]) < FLOWS.PLAIN_FROM then  -- whose turn is it?
+      redis.call('ZADD', READY, first[2], id)
+      has_flows = true
+      FLOWS.begin_turns()
+      return take_of_flows(bytes, at_least_one)
+    end
     is_drained = not id
     return { id }, { id and redis.call('HGET', POOL, id) }
   end
@@ -135,12 +162,20 @@ local function expiries_of(ids)
   return redis.call('ZMSCORE', EXPIRY, unpack(ids))
 end
 
+-- Note for FLOWS that a job is handed out, and what REQUESTS is to have of its group.
+local function mark_taken(place, id)
+  FLOWS.take(settings, id, found, now)
+  if found.flow ~= FLOWS.PLAIN then marks[place] = '=' .. found.group end
+end
+
 -- Remove the first `wanted` jobs from the Ready list. Returns their ids, records, own ttrs, and latest lease ends, nil
 -- for none.
 -- An id without a readable record is removed from the list and skipped, so that it does not block the others (a
 -- consistency check finds it).
 local function take(wanted)
   local taken, records, ttrs, count, bytes, is_full = {}, {}, {}, 0, 0, false
+  if wanted > 1 or settings.li then has_flows = redis.call('EXISTS', topic_key('turns')) == 1 end
+  if has_flows then FLOWS.begin_turns() end
   local latest_ends  -- of the few jobs that have one
   while count < wanted and skipped < MOST_SKIPPED and not is_full and not is_drained do
     local ids, raws = take_ids(math.min(wanted - count, MOST_IN_CHUNK), MOST_BYTES - bytes, bytes == 0)
@@ -152,6 +187,7 @@ local function take(wanted)
         count = count + 1
         taken[count], records[count], ttrs[count] = id, raw, DEFAULT_TTR_MS
         bytes = bytes + #raw
+        if has_flows then mark_taken(count, id) end
       else
         expiry = expiry or expiries_of(ids)
         local is_read, own_ttr, latest, is_open = false, nil, nil, false
@@ -190,6 +226,7 @@ local function take(wanted)
           end
           taken[count], records[count], ttrs[count] = id, raw, own_ttr
           bytes = bytes + #raw
+          if has_flows then mark_taken(count, id) end
         end
       end
     end
@@ -222,6 +259,7 @@ local function serve(request)
     if lease_end ~= last_end then last_end, last_end_text = lease_end, string.format('%.0f', lease_end) end
     leases[2 * next_taken - 1], leases[2 * next_taken] = last_end_text, id
     local is_noted = lease_end - now ~= ttrs[next_taken]  -- when it was handed out: the lease does not tell it
+    local mark = marks[next_taken] or settings.li and '!'
     next_taken = next_taken + 1
     if lease_end < earliest then earliest = lease_end end
     if ttr > longest then longest = ttr end
@@ -237,7 +275,9 @@ local function serve(request)
       local place = 2 * count - 1
       deliveries[place], deliveries[place + 1] = id, string.format(format, place, nonce, attempts + 1)
     end
-    if request_id or is_noted then
+    if mark then
+      requested[#requested + 1], requested[#requested + 2] = id, HAND_OUT.entry(request_id, now, mark)
+    elseif request_id or is_noted then
       entry = entry or is_noted and HAND_OUT.entry(request_id, now)
       requested[#requested + 1], requested[#requested + 2] = id, is_noted and entry or request_id
     end
@@ -250,11 +290,12 @@ end
 read = struct.unpack
 now = now_ms()
 dead_retention = tonumber(ARGV[2])
-local settings = stored_settings()
+settings = stored_settings()
 if settings.pu and tonumber(ARGV[3]) >= 0 then return IS_PUSHED end
 local paused = settings.p == 1
 noted = settings.ev and {}
 replayed_bytes, skipped, expired, overdue, is_drained = 0, 0, 0, 0, false
+has_flows, is_limited, found, marks = false, false, nil, {}
 
 local requests, wanted = {}, 0
 for at = 3, #ARGV, 4 do
@@ -282,7 +323,11 @@ for _, request in ipairs(requests) do
 end
 
 taken, records, ttrs, latest_ends, next_taken, leases, earliest = {}, {}, {}, nil, 1, {}, math.huge
+local asked_for, room_at, window = wanted, nil, nil
+if wanted > 0 and settings.li then wanted, window, room_at = FLOWS.room(settings, wanted, now) end
 if wanted > 0 then taken, records, ttrs, latest_ends = take(wanted) end
+if window and #taken > 0 then RATE.note(topic_key('rate/'), window, settings.li.r, #taken, now) end
+if #taken == wanted and wanted < asked_for then is_limited, is_drained = true, true end
 holders, requested = {}, {}
 
 local replies = {}
@@ -302,4 +347,8 @@ for index, request in ipairs(requests) do
   if request.repeated then replies[index] = replay(request) or { FIRST_TIME } end
 end
 local more = not paused and not is_drained and redis.call('EXISTS', READY) or 0
+if is_limited and redis.call('EXISTS', READY) == 1 then
+  if not room_at and window and window.total >= settings.li.r.c then room_at = RATE.room_at(window, settings.li.r) end
+  FLOWS.wait(room_at)
+end
 return { now, more, expired, replies, overdue }

@@ -118,8 +118,18 @@ local ready = {}
 local due = redis.call('ZRANGE', DELAY, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
 local RUNS = topic_key('runs')
 -- Most topics have none of these. What only a visit with ended leases adds is looked for again below.
-local has_others = redis.call('EXISTS', CANCELLED, TAKEN, RUNS, EXPIRY, DEAD, FINISHED) > 0
+local has_others =
+  redis.call('EXISTS', CANCELLED, TAKEN, RUNS, EXPIRY, DEAD, FINISHED, topic_key('groups'), topic_key('limited')) > 0
 local has_tombstones = has_others and redis.call('EXISTS', CANCELLED, TAKEN, RUNS) > 0
+local has_flows = has_others and FLOWS.exist()
+local flow_of = {}
+if has_flows and #due > 0 then
+  local ids = {}
+  for index = 1, #due / 2 do ids[index] = due[2 * index - 1] end
+  -- Those whose records are more than is read in one call are for the next visit.
+  local count = read_records(ids, function(index, raw) flow_of[ids[index]] = FLOWS.of_raw(raw) end)
+  for at = #due, 2 * count + 1, -1 do due[at] = nil end
+end
 if has_tombstones and #due > 0 and redis.call('EXISTS', RUNS) == 1 then due, reply[8] = judge_runs(RUNS, due, now) end
 local most_events = #due > 0 and events_to_keep()
 local noted = most_events and {}
@@ -133,11 +143,13 @@ for index = 1, #due / 2 do
 end
 if #ready > 0 then
   redis.call('ZREMRANGEBYRANK', DELAY, 0, #ready - 1)
-  last = append_ready(ready, last)
+  local flows = has_flows and {}
+  for index, id in ipairs(has_flows and ready or {}) do flows[index] = flow_of[id] or FLOWS.PLAIN end
+  last = append_ready(ready, last, not has_flows, flows)
   if noted then note_events(most_events, noted) end
 end
 
-local redelivered = {}
+local redelivered, wakes = {}, false
 local ended_leases = due_in(RESERVED)
 if #ended_leases > 0 then
   if redis.call('EXISTS', HOLDERS) == 1 then
@@ -146,13 +158,22 @@ if #ended_leases > 0 then
     end
   end
   forget_holders(ended_leases)
+  local settings = stored_settings()
   for _, job in ipairs(take_records(RESERVED, ended_leases)) do
-    if redeliver(job.id, job.record) then redelivered[#redelivered + 1] = job.id end
+    if redeliver(job.id, job.record) then
+      if FLOWS.keep_place(settings, job.id, job.record.extra) then
+        prepend_ready(job.id)
+        wakes = true
+      else
+        redelivered[#redelivered + 1] = job.id
+      end
+    end
   end
 end
 
-if #redelivered > 0 then append_ready(redelivered, last) end
-if #ready + #redelivered > 0 then wake_consumers(ARGV[4]) end
+if #redelivered > 0 then append_ready(redelivered, last, not has_flows) end
+local room_at = has_flows and FLOWS.visit(now, limit) or math.huge
+if #ready + #redelivered > 0 or wakes then wake_consumers(ARGV[4]) end
 
 -- Whether there are jobs that become dead or are deleted at some time. Nothing below adds the first one.
 local has_ends = (has_others or #ended_leases > 0) and redis.call('EXISTS', EXPIRY, DEAD, FINISHED) > 0
@@ -208,7 +229,7 @@ for _, key in ipairs(TOMBSTONES) do
   if #ended > 0 then redis.call('ZREM', key, unpack(ended)) end
 end
 
-local next_ms = math.huge
+local next_ms = room_at
 local timed = has_ends and { DELAY, RESERVED, EXPIRY, DEAD, FINISHED } or { DELAY, RESERVED }
 for _, key in ipairs(TOMBSTONES) do timed[#timed + 1] = key end
 for _, key in ipairs(timed) do

@@ -11,7 +11,7 @@
 --   maybe
 --     `y`, the number of items from which on the job is due); + 4: only a live job is a conflict; + 8: while a consumer
 --     holds the job, the put waits as its follow-up; + 16: extra has `w`, the ms from the first put within which a
---     replaced job is due at the latest |
+--     replaced job is due at the latest; + 32: extra has `gr`, a group, or `pr`, a priority |
 --   0 delay, 1 instant u8 | that delay or instant, ms u64 | nonce u64 |
 --   the number of live jobs in the topic from which on the put is refused, 0: only the topic's limit, u32 |
 --   the rest of a record as in lib/record.lua: length of extra u32 | extra | body
@@ -25,6 +25,7 @@
 -- Bound: the caller sends at most 1000 jobs. To learn that jobs exist, at most READ_AT_ONCE are read in vain.
 local REJECT, KEEP, REPLACE, DELAY_GIVEN = 0, 1, 2, 0
 local CREATED, KEPT, REPLACED, FOLLOWS, FOLLOW_UP_KEPT, EXISTS, HELD, FULL = 1, 2, 3, 5, 6, -1, -2, -3
+local HAS_FLOW = 32
 local TOGETHER = 100
 local READ_AT_ONCE = 16
 local PLACED_ONLY = '^{"[ws][ip]":'  -- engine/placement.py adds these keys after all others
@@ -36,6 +37,7 @@ local now, kept_room, with_records, last, max_jobs, partitions, topic_defaults
 local live  -- the number of live jobs, counted when first needed
 local noted  -- events; one table, as it is a local of several functions
 local delayed, ready, watched, earliest, has_ready
+local has_flows  -- whether any job of the call has a group or a priority
 local last_due, last_due_text  -- most jobs of a batch are due at the same instant
 local has_tombstones, has_taken
 local head_due, head  -- of the last record, for all jobs with the same due instant
@@ -76,7 +78,7 @@ local function may_become_ready(job)
 end
 
 local function flush()
-  if #ready > 0 then last = append_ready(ready, last) end
+  if #ready > 0 then last = append_ready(ready, last, not has_flows) end
   if #delayed > 0 then redis.call('ZADD', DELAY, unpack(delayed)) end
   if #watched > 0 then redis.call('ZADD', EXPIRY, unpack(watched)) end
   delayed, ready, watched = {}, {}, {}
@@ -101,6 +103,8 @@ end
 
 -- Returns the code; the record that was stored; and for EXISTS the state that takes the id, and until when or 0.
 local function put(id, options, due, nonce, bound, job_rest, extra_length)
+  local has_flow = options >= HAS_FLOW
+  if has_flow then options = options - HAS_FLOW end
   local on_conflict, only_live, item, is_as_sent = options, false, nil, true
   if special and special.is_meant(options) then
     is_as_sent = false
@@ -119,6 +123,7 @@ local function put(id, options, due, nonce, bound, job_rest, extra_length)
     if has_tombstones then call('ZREM', CANCELLED, id) end
     if has_taken then call('ZREM', TAKEN, id) end
     if tags then index_tags({ id }, tags) end
+    if has_flow then FLOWS.joined(read_extra(record)) end
     enqueue(id, due, wait)
     if item then return special.begin_collection(id, record, item) end
     return CREATED, record
@@ -143,6 +148,7 @@ local function put(id, options, due, nonce, bound, job_rest, extra_length)
   redis.call('HSET', POOL, id, record)
   if tags then index_tags({ id }, tags) end
   if live and is_over then live = live + 1 end
+  if has_flow then FLOWS.joined(read_extra(record)) end
   enqueue(id, due, wait)
   if item then return special.begin_collection(id, record, item) end
   return only_live and is_over and CREATED or REPLACED, record
@@ -264,7 +270,7 @@ partitions = settings.n or 1
 noted = settings.ev and { of_put = event_of_put }
 topic_defaults = settings.po
 live, last_due, last_due_text, head_due, head, special = nil, nil, nil, nil, nil, nil
-delayed, ready, watched, has_ready = {}, {}, {}, false
+delayed, ready, watched, has_ready, has_flows = {}, {}, {}, false, false
 earliest = is_new and now + FORGET_AFTER_MS or math.huge
 results, put_now = {}, 0
 -- A later call without a receipt refers to this job: it must not get the code of an earlier, cancelled one. Unlike
@@ -280,8 +286,11 @@ for from = 4, #ARGV, 2 * TOGETHER do
     put_now = put_now + (to - from + 1) / 2
   else
     for at = from + 1, to, 2 do
-      if not special and string.byte(ARGV[at]) > REPLACE then
-        special = collapsing_puts(now, { complete = complete, enqueue = enqueue, flush = flush })
+      local options = string.byte(ARGV[at])
+      has_flows = has_flows or options >= HAS_FLOW
+      if not special and options % HAS_FLOW > REPLACE then
+        has_flows = true  -- an append may concern a job that has
+        special = COLLAPSING_PUTS(now, { complete = complete, enqueue = enqueue, flush = flush })
       end
     end
     put_each(from, to)

@@ -36,6 +36,7 @@ for index, id in ipairs(ids) do
       record.extra.d, record.extra.da, record.extra.s, record.extra.v, record.extra.sh = nil, nil, nil, nil, nil
       redis.call('HSET', POOL, id, write_record(record))
       watch_expiry(id, record)
+      FLOWS.joined(record.extra)
     end
   end
 end

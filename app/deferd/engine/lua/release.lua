@@ -18,7 +18,7 @@ local WAIT_AT = 11
 -- What the functions below know of the call; all of it is set at its beginning.
 local now, ids, consumers, most_events
 local ended, has_ended, dead
-local records, due_times, expiring, events, earliest  -- of the jobs that wait for their next delivery
+local records, due_times, expiring, in_groups, events, earliest  -- of the jobs that wait for their next delivery
 
 -- The wait in ms after `attempts` attempts, or nil when the schedule has ended.
 local function backoff_ms(backoff, attempts, random)
@@ -46,6 +46,7 @@ local function wait_until(due, id, record, counts, error)
   due_times[#due_times + 1] = id
   earliest = math.min(earliest, due)
   if record.extra.i or record.extra.l then expiring[#expiring + 1] = { id, record } end
+  if record.extra.gr then in_groups[#in_groups + 1] = { id, record.extra } end
   if not most_events then return end
   events[#events + 1] = counts and event_text('L', id, record.attempts, due, error)
     or event_text('S', id, record.attempts, due)
@@ -99,7 +100,7 @@ local raws, codes
 ids, raws, codes = read_deliveries(3, now)
 consumers, most_events = redis.call('HMGET', HOLDERS, unpack(ids, 1, #codes)), events_to_keep()
 ended, has_ended, dead = {}, {}, {}
-records, due_times, expiring, events, earliest = {}, {}, {}, {}, math.huge
+records, due_times, expiring, in_groups, events, earliest = {}, {}, {}, {}, {}, math.huge
 
 local replies = {}
 for index, code in ipairs(codes) do
@@ -123,6 +124,8 @@ if #records > 0 then
   end
   redis.call('ZADD', DELAY, unpack(due_times))
   schedule(earliest)
+  local settings = #in_groups > 0 and stored_settings()
+  for _, one in ipairs(in_groups) do FLOWS.keep_place(settings, one[1], one[2]) end
   if most_events then note_events(most_events, events) end
 end
 for _, one in ipairs(dead) do

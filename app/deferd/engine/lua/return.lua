@@ -35,6 +35,7 @@ for at = #ARGV - 3, 3, -4 do
     if attempt == 0 then tell_pushers(id) end
     redis.call('HSET', POOL, id, write_record(record))
     prepend_ready(id)
+    if record.extra.gr then FLOWS.keep_place(stored_settings(), id, record.extra) end
     watch_expiry(id, record)
     note_event('B', id)
     returned = true

@@ -74,6 +74,7 @@ for index, id in ipairs(ids) do
       earliest = math.min(earliest, expiry)
     end
     if record.extra.g then tagged[id] = record.extra.g end
+    FLOWS.joined(record.extra)
   end
 end
 if #back > 0 then

@@ -1,6 +1,7 @@
 -- Puts with options that most do not have: those that collapse with earlier puts of their id.
 -- @include record topic tags transitions
 
+local COLLAPSING_PUTS = (function()  -- what is local here does not count among the 200 locals of the library
 local KEEP, REPLACE, APPEND, ONLY_LIVE, AFTER, HAS_MAX_WAIT = 1, 2, 3, 4, 8, 16
 local CREATED, APPENDED, EXISTS, HELD, TOO_LARGE = 1, 4, -1, -2, -4
 local FOLLOWS, FOLLOW_UP_KEPT, FOLLOW_UP_REPLACED, FOLLOW_UP_APPENDED = 5, 6, 7, 8
@@ -8,7 +9,7 @@ local MOST_ITEMS = 10000
 
 -- Returns the functions for such puts; it is called only when a job needs them. `script` has the functions of put.lua that
 -- they need: complete, enqueue and flush.
-local function collapsing_puts(now, script)
+return function(now, script)
   local read, write, call = struct.unpack, struct.pack, redis.call
   local complete, enqueue, flush = script.complete, script.enqueue, script.flush
   local here, puts = attached(), {}
@@ -156,3 +157,4 @@ local function collapsing_puts(now, script)
 
   return puts
 end
+end)()

@@ -10,13 +10,16 @@ function HAND_OUT.touches_key(id) return topic_key('touches/') .. id end
 
 function HAND_OUT.touches_field(raw) return string.format('%.0f %.0f', read_nonce_and_attempts(raw)) end
 
--- What REQUESTS has for a delivery that was handed out at `at` ms; `request_id` nil or false for none.
-function HAND_OUT.entry(request_id, at) return string.format('%s %.0f', request_id or '', at) end
+-- What REQUESTS has for a delivery that was handed out at `at` ms; `request_id` nil or false for none, `mark` what
+-- lib/flows.lua needs when it ends, nil for nothing.
+function HAND_OUT.entry(request_id, at, mark)
+  return string.format('%s %.0f', request_id or '', at) .. (mark and ' ' .. mark or '')
+end
 
 -- When the live delivery of a job was handed out, ms; 0 when its record cannot be read. `entry` is what REQUESTS has for
 -- it, false for nothing.
 function HAND_OUT.since(entry, raw, lease_end)
-  local at = entry and string.match(entry, ' (%d+)$')
+  local at = entry and string.match(entry, ' (%d+)')
   if at then return tonumber(at) end
   if string.sub(raw, 23, 26) == NO_EXTRA then return lease_end - DEFAULT_TTR_MS end  -- as most jobs
   local is_read, extra = pcall(read_extra, raw)

@@ -16,7 +16,8 @@
 --                     JSON text that only engine/placement.py reads, `ev` how many events to keep, `pu` while its jobs are
 --                     pushed (push_set.lua): { n most requests under way, j most jobs of one, r most requests a second,
 --                     if there is such a limit }, `n` the number of partitions if there are several, then also `rv`
---                     the revision of these settings; or ''
+--                     the revision of these settings, `li` limits: { n most reserved jobs, r rate (lib/rate.lua), g the same
+--                     for each group, s the same and w weight for groups by name }; or ''
 --   KEYS[11] topics    ZSET topic -> 0, all topics of the shard in the order of their names
 --   KEYS[12] due       ZSET topic -> the next ms at which the timer has work there
 --   KEYS[13] tally     HASH what became of all jobs ever put: put, finished, cancelled (by a cancel, a purge or a put
@@ -24,11 +25,13 @@
 --                      (missing at a repair). At any time
 --                      put = finished + cancelled + dropped + lost + the dead and the live jobs in the pool
 --   KEYS[14] requests  HASH id -> while it is reserved by a pop that gave a request id: that; then, behind a space, ms at
---                     which it was handed out, if its lease does not tell that (lib/hand_out.lua)
+--                     which it was handed out, if its lease does not tell that (lib/hand_out.lua); then maybe what
+--                     lib/flows.lua needs
 --   KEYS[15] tagged    HASH id -> its tags, separated by spaces; only jobs with tags (lib/tags.lua)
 --   KEYS[16] taken     ZSET id -> ms until which it stays taken after its job was finished; only jobs with
 --                      `unique_for`, and only while no other job has the id
--- Further keys of a topic that keeps events (lib/events.lua): events/log, events/seq
+-- Further keys of a topic that keeps events (lib/events.lua): events/log, events/seq; of one whose jobs have groups or
+-- priorities, or which has limits (lib/flows.lua): groups, flows, flows/free, turns, limited, rate/...
 -- Further keys of the whole shard, named by of_shard():
 --            partitioned HASH topic -> the numbers of partitions, newest first, a space, and "!" while a partition may
 --                      have other settings; only of topics with several (engine/partitions.py)
@@ -53,6 +56,8 @@ local POOL, DELAY, READY, RESERVED, DEAD, FINISHED
 local EXPIRY, HOLDERS, CANCELLED, SETTINGS, TOPICS, DUE
 local TALLY, REQUESTS, TAGGED, TAKEN
 local TOPIC
+
+local FLOWS = {}  -- the functions of lib/flows.lua
 
 -- A key of the topic that is not in KEYS.
 local function topic_key(name) return string.sub(POOL, 1, -5) .. name end
@@ -85,9 +90,9 @@ end
 -- For so many ids a command that finds nothing costs less than to check first whether there is anything.
 local FEW_IDS = 8
 
--- Forget the consumers and requests of deliveries that end. Returns what REQUESTS had for each, false for nothing; no values
--- if it was empty. Bound: the ids, at most 1000.
-local function forget_holders(ids)
+-- Forget the consumers and requests of deliveries that end; `are_over`: the jobs end, too. Returns what REQUESTS had for
+-- each, false for nothing; no values if it was empty. Bound: the ids, at most 1000.
+local function forget_holders(ids, are_over)
   local are_few = #ids <= FEW_IDS
   if are_few or redis.call('EXISTS', HOLDERS) == 1 then redis.call('HDEL', HOLDERS, unpack(ids)) end
   if not are_few and redis.call('EXISTS', REQUESTS) == 0 then return {} end
@@ -107,6 +112,8 @@ local function forget_holders(ids)
   for entry, ids_of_entry in pairs(by_entry) do
     local request_id = string.match(entry, '^[^ ]*')
     if request_id ~= '' then redis.call('HDEL', request_key(request_id), unpack(ids_of_entry)) end
+    local mark = string.match(entry, ' ([=!][^ ]*)$')
+    if mark then FLOWS.ended(mark, #ids_of_entry, are_over) end
     if string.byte(request_id) == ASTERISK and redis.call('EXISTS', request_key(request_id)) == 0 then
       redis.call('HDEL', of_shard(':request/') .. request_id, TOPIC)
     end
@@ -165,7 +172,8 @@ local function forget_topic()
   redis.call('HDEL', of_shard('idle'), TOPIC)
   redis.call('PEXPIRE', topic_key('shelf'), 7 * 86400000)  -- no call of a script comes as late as that
   local tally = redis.call('HGETALL', TALLY)
-  redis.call('DEL', TALLY, topic_key('runs'), topic_key('events/log'), topic_key('events/seq'))
+  redis.call('DEL', TALLY, topic_key('runs'), topic_key('events/log'), topic_key('events/seq'), topic_key('groups'),
+    topic_key('flows'), topic_key('flows/free'), topic_key('turns'), topic_key('limited'))
   redis.pcall('ZREM', of_shard('events/topics'), TOPIC)  -- an error when another program has damaged it
   for at = 1, #tally, 2 do
     redis.call('HINCRBY', of_shard('tally'), tally[at], tally[at + 1])

@@ -1,5 +1,5 @@
 -- A job's state is the sorted set that holds its id: each job in the pool is in exactly one of these.
--- @include topic events tags record
+-- @include topic events tags record flows
 local PLACES = { delayed = 2, ready = 3, reserved = 4, dead = 5, finished = 6 }
 
 -- The key of that set, nil for any other word.
@@ -22,14 +22,17 @@ end
 
 -- The last position in the Ready list. Scripts read it before their first write: it fails for a key of the wrong type,
 -- as an earlier layout had, and then nothing may be half done.
+-- Those of flows (lib/flows.lua) come before all others.
 local function last_position()
   local last = redis.call('ZRANGE', READY, -1, -1, 'WITHSCORES')[2]
-  return last and tonumber(last) or 0
+  return last and math.max(tonumber(last), FLOWS.PLAIN_FROM) or 0
 end
 
 -- Append jobs to the Ready list after `position`, in this order, and return the new last position. None of them may be
--- in the list. Bound: the ids, at most 2000.
-local function append_ready(ids, position)
+-- in the list, and their records must be stored. `are_plain`: none has a group or a priority. `flows`: see FLOWS.append.
+-- Bound: the ids, at most 2000.
+local function append_ready(ids, position, are_plain, flows)
+  if not are_plain and FLOWS.exist() then return FLOWS.append(ids, position, flows) end
   local members = {}
   for index, id in ipairs(ids) do
     members[2 * index - 1] = position + index
@@ -41,6 +44,7 @@ end
 
 -- Put one job at the head of the Ready list.
 local function prepend_ready(id)
+  if FLOWS.exist() then return FLOWS.prepend(id) end
   local first = redis.call('ZRANGE', READY, 0, 0, 'WITHSCORES')[2]
   redis.call('ZADD', READY, first and tonumber(first) - 1 or 0, id)
 end
@@ -171,6 +175,7 @@ local function attached()
       schedule(record.due + wait)
     end
     tally('put', 1)
+    FLOWS.joined(extra)
     note_event('P', id, record.due)
     return true
   end
@@ -179,9 +184,9 @@ local function attached()
 end
 
 -- Whether any job of the topic has more than a record and a place in a sorted set: a ttl or deadline, tags, a
--- follow-up, collected items, or a schedule. Few topics have such jobs, and this is one command.
+-- follow-up, collected items, a schedule, a group or a priority. Few topics have such jobs, and this is one command.
 local function any_has_more()
-  return redis.call('EXISTS', EXPIRY, TAGGED, topic_key('follow'), topic_key('items'), topic_key('runs')) > 0
+  return redis.call('EXISTS', EXPIRY, TAGGED, topic_key('follow'), topic_key('items'), topic_key('runs'), topic_key('groups')) > 0
 end
 
 -- How long after the end of its lease the holder of a cancelled job still gets the code of cancelled jobs.
@@ -201,9 +206,11 @@ local function remove_job(id, state, score, now, keep_follow_up, why)
     schedule(until_ms)
     tell_pushers(id)
   end
+  local has_more = any_has_more()
+  if has_more and state ~= 'dead' and state ~= 'finished' then FLOWS.left_raw(id, redis.call('HGET', POOL, id)) end
   redis.call('HDEL', POOL, id)
   if state == 'finished' then redis.call('ZREM', TAKEN, id) else tally('cancelled', 1) end
-  if not any_has_more() then return end
+  if not has_more then return end
   redis.call('ZREM', EXPIRY, id)
   index_tags({ id })
   local earliest = state == 'reserved' and math.max(score, now) or now
@@ -214,6 +221,7 @@ end
 -- Make a job dead that was just removed from its sorted set. One with a follow-up is dropped: that takes its place. One
 -- that is not kept when it is dead is deleted.
 local function bury_job(id, record, reason, now, retention_ms)
+  FLOWS.left(id, record.extra)
   record.extra.d, record.extra.da = reason, now
   retention_ms = math.min(record.extra.q or retention_ms, record.extra.k or math.huge)
   local is_kept = retention_ms > 0 and not record.extra.o

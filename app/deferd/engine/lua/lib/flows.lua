@@ -1,0 +1,394 @@
+-- Flow control: groups take turns, priorities go first, and limits hold back what is ready.
+-- @include clock topic record rate
+-- A flow is the jobs of one priority in one group; its name is "PRIORITY GROUP", with an empty group for jobs that have
+-- none. Jobs without both are the flow "0 " and cost nothing: in a topic that has no others, none of these keys exist.
+--   groups   HASH group -> "LIVE RESERVED FLAGS HOLD": how many live jobs it has (delayed ones, also on the shelf, ready
+--            and reserved ones), and reserved ones of those; PAUSED + BLOCKED (a flow of it is blocked); and in a group with
+--            strict order, while it waits, the id of the job that was handed out last and has not ended, nothing for
+--            none. Until that has ended no other one is handed out. An entry exists while there are live jobs, or the
+--            group is paused. '' is the group of jobs that have a priority alone
+--   flows    HASH flow -> its slot, a number: the positions of its ready jobs in the Ready list are those from
+--            FIRST + slot * WIDTH on. They are below PLAIN_FROM; from there on are those of "0 ". So the first job of the
+--            list tells whether any flow has ready jobs. flows/free ZSET slot -> slot, of those that are free below the
+--            highest
+--   turns    ZSET flow -> when its turn is: -priority * BAND + a virtual time, the lowest is next. A job that is handed out
+--            adds COST / weight. A flow that limits hold back has (priority + 1) * BAND + that time. A flow without ready
+--            jobs stays until its turn comes, so that it gets no further turn before that
+--   limited  ZSET group -> ms at which its rate has room again, NEVER when something else must happen first. '' is there
+--            while a pop has found nothing that limits do not hold back, and is the time of the topic's rate. ALL is there
+--            after a change of the limits, until all blocked flows have been looked at again
+--   rate/GROUP, rate/  STRING lib/rate.lua, of a group and of the topic
+-- REQUESTS has a third word for reserved jobs of a flow, "=GROUP", and for all others of a topic with limits, "!".
+-- Virtual time is that of start-time fair queueing (Goyal, Vin, Cheng 1996): a flow that becomes busy begins at the time of
+-- the flow whose turn it is.
+FLOWS.FIRST, FLOWS.WIDTH, FLOWS.MOST = -2 ^ 53, 2 ^ 32, 2 ^ 21 - 2 ^ 11
+FLOWS.PLAIN_FROM = FLOWS.FIRST + FLOWS.MOST * FLOWS.WIDTH
+FLOWS.BAND, FLOWS.COST, FLOWS.NEVER, FLOWS.ALL = 2 ^ 48, 1000, 2 ^ 53, '*'
+FLOWS.PAUSED, FLOWS.BLOCKED = 1, 2
+FLOWS.PLAIN = '0 '
+FLOWS.MOST_LOOKED_AT = 100  -- flows in one search for the next job
+FLOWS.TRY_AGAIN_MS = 1000
+
+-- Whether the topic has jobs with a group or a priority, or such that are limited.
+function FLOWS.exist() return redis.call('EXISTS', topic_key('groups'), topic_key('limited')) > 0 end
+
+-- The flow of a job by the extra of its record.
+function FLOWS.of(extra)
+  local group, priority = extra.gr, tonumber(extra.pr) or 0
+  if type(group) ~= 'string' then group = '' end
+  return string.format('%d ', math.max(0, math.min(priority, 9))) .. group
+end
+
+-- The same by the record; of one that cannot be read, "0 ".
+function FLOWS.of_raw(raw)
+  if not raw or #raw < HEADER_BYTES or string.sub(raw, 23, 26) == NO_EXTRA then return FLOWS.PLAIN end
+  local text = string.sub(raw, 27, 26 + struct.unpack('<I4', raw, 23))
+  if not (string.find(text, '"gr":', 1, true) or string.find(text, '"pr":', 1, true)) then return FLOWS.PLAIN end
+  local is_read, extra = pcall(cjson.decode, text)
+  return is_read and type(extra) == 'table' and FLOWS.of(extra) or FLOWS.PLAIN
+end
+
+function FLOWS.group_of(flow) return string.sub(flow, 3) end
+
+-- The limits of a group by the settings of its topic: how many of its jobs may be reserved, its rate, nil for no limit;
+-- and its weight.
+function FLOWS.limits_of(settings, group)
+  local limits = group ~= '' and settings.li
+  if not limits then return nil, nil, 1 end
+  local own, each = limits.s and limits.s[group] or {}, limits.g or {}
+  return own.n or each.n, own.r or each.r, own.w or 1
+end
+
+function FLOWS.read(group)
+  local entry = redis.call('HGET', topic_key('groups'), group)
+  local live, reserved, flags, hold = string.match(entry or '', '^(%d+) (%d+) (%d) ?(.*)$')
+  return { live = tonumber(live) or 0, reserved = tonumber(reserved) or 0, flags = tonumber(flags) or 0, hold = hold or '' }
+end
+
+function FLOWS.write(group, state)
+  if state.live <= 0 and state.flags % 2 == 0 then
+    redis.call('HDEL', topic_key('groups'), group)
+  else
+    local numbers = string.format('%.0f %.0f %d ', math.max(state.live, 0), math.max(state.reserved, 0), state.flags)
+    redis.call('HSET', topic_key('groups'), group, numbers .. state.hold)
+  end
+end
+
+-- A job with this extra is live now: it was put, or redriven.
+function FLOWS.joined(extra)
+  if not (extra.gr or extra.pr) then return end
+  local group = FLOWS.group_of(FLOWS.of(extra))
+  local state = FLOWS.read(group)
+  state.live = state.live + 1
+  FLOWS.write(group, state)
+end
+
+-- Nothing but limits was found by a pop before: now there may be something.
+function FLOWS.wake_limited()
+  if redis.call('ZREM', topic_key('limited'), '') == 1 then wake_consumers() end
+end
+
+-- Let the blocked flows of a group take turns again; `state` is changed, not written.
+function FLOWS.unblock(group, state)
+  if state.flags < FLOWS.BLOCKED then return end
+  state.flags = state.flags - FLOWS.BLOCKED
+  local turns, names = topic_key('turns'), {}
+  for priority = 0, 9 do names[priority + 1] = priority .. ' ' .. group end
+  for index, turn in ipairs(redis.call('ZMSCORE', turns, unpack(names))) do
+    turn = tonumber(turn or 0)
+    if turn >= FLOWS.BAND then
+      local begin = -(index - 1) * FLOWS.BAND
+      local time = math.max(turn - index * FLOWS.BAND, FLOWS.time_of(begin) - begin)
+      redis.call('ZADD', turns, begin + time, names[index])
+    end
+  end
+  redis.call('ZREM', topic_key('limited'), group)
+  FLOWS.wake_limited()
+end
+
+-- A live job that waited is not live any more, or leaves its group.
+function FLOWS.left(id, extra)
+  if not (extra.gr or extra.pr) then return end
+  local group = FLOWS.group_of(FLOWS.of(extra))
+  local state = FLOWS.read(group)
+  state.live = state.live - 1
+  if state.hold == id then
+    state.hold = ''
+    FLOWS.unblock(group, state)
+  end
+  FLOWS.write(group, state)
+end
+
+-- The same by its record, which may be damaged.
+function FLOWS.left_raw(id, raw)
+  if FLOWS.of_raw(raw) ~= FLOWS.PLAIN then FLOWS.left(id, read_extra(raw)) end
+end
+
+-- The deliveries of `count` jobs ended; `mark` is the third word that REQUESTS had for them. `are_over`: the jobs ended, too.
+function FLOWS.ended(mark, count, are_over)
+  if string.sub(mark, 1, 1) == '=' then
+    local group = string.sub(mark, 2)
+    local state = FLOWS.read(group)
+    if group ~= '' then state.reserved = state.reserved - count end
+    if are_over then state.live = state.live - count end
+    FLOWS.unblock(group, state)
+    FLOWS.write(group, state)
+  end
+  FLOWS.wake_limited()
+end
+
+-- Whether jobs of the group are handed out one after the other.
+function FLOWS.is_strict(settings, group) return FLOWS.limits_of(settings, group) == 1 end
+
+-- A job whose delivery has ended, but which has not, keeps the place of its group with strict order until it is handed out
+-- again.
+function FLOWS.keep_place(settings, id, extra)
+  if not (extra.gr and settings.li) then return false end
+  local group = FLOWS.group_of(FLOWS.of(extra))
+  if not FLOWS.is_strict(settings, group) then return false end
+  local state = FLOWS.read(group)
+  if state.hold ~= '' then return false end
+  state.hold = id
+  FLOWS.write(group, state)
+  return true
+end
+
+-- The time of the flow whose turn is next in the band that begins there; its begin when none has a turn.
+function FLOWS.time_of(begin)
+  local last = string.format('(%.0f', begin + FLOWS.BAND)
+  local first = redis.call('ZRANGE', topic_key('turns'), begin, last, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+  return tonumber(first[2] or begin)
+end
+
+-- Have a flow take turns, if it does not.
+function FLOWS.take_turns(flow)
+  if redis.call('ZSCORE', topic_key('turns'), flow) then return end
+  redis.call('ZADD', topic_key('turns'), FLOWS.time_of(-tonumber(string.sub(flow, 1, 1)) * FLOWS.BAND), flow)
+end
+
+-- The first and the last position of a slot.
+function FLOWS.positions(slot)
+  local first = FLOWS.FIRST + slot * FLOWS.WIDTH
+  return first, first + FLOWS.WIDTH - 1
+end
+
+-- The slot of a flow; `makes` it if it has none. Nil when there is none.
+function FLOWS.slot(flow, makes)
+  local flows = topic_key('flows')
+  local slot = tonumber(redis.call('HGET', flows, flow) or nil)
+  if slot or not makes then return slot end
+  slot = tonumber(redis.call('ZPOPMIN', topic_key('flows/free'))[1] or redis.call('HLEN', flows))
+  if slot >= FLOWS.MOST then return nil end
+  redis.call('HSET', flows, flow, slot)
+  return slot
+end
+
+-- A flow has no ready jobs, and its turn has come: forget it.
+function FLOWS.forget(flow)
+  redis.call('ZREM', topic_key('turns'), flow)
+  local slot = FLOWS.slot(flow)
+  if not slot then return end
+  redis.call('HDEL', topic_key('flows'), flow)
+  if redis.call('EXISTS', topic_key('flows')) == 0 then
+    redis.call('DEL', topic_key('flows/free'))
+  else
+    redis.call('ZADD', topic_key('flows/free'), slot, slot)
+  end
+end
+
+-- Add jobs to the Ready list, each behind those of its flow; plain ones after `position`. Returns the new last position of
+-- these. `flows` are those of the ids, in their order; without them the records say it. A flow for which there is no slot
+-- has its job wait for a while longer. Bound: the ids, at most 2000, and their records unless `flows` are given.
+function FLOWS.append(ids, position, flows)
+  local members, names, of_flow, later = {}, {}, {}, {}
+  for index, id in ipairs(ids) do
+    local flow = flows and flows[index] or not flows and FLOWS.of_raw(redis.call('HGET', POOL, id))
+    if flow == FLOWS.PLAIN then
+      position = position + 1
+      members[#members + 1], members[#members + 2] = position, id
+    else
+      if not of_flow[flow] then
+        of_flow[flow] = {}
+        names[#names + 1] = flow
+      end
+      table.insert(of_flow[flow], id)
+    end
+  end
+  for _, flow in ipairs(names) do
+    local slot = FLOWS.slot(flow, true)
+    if slot then
+      local first, last = FLOWS.positions(slot)
+      local place = redis.call('ZRANGE', READY, last, first, 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')[2]
+      place = place and tonumber(place) or first + FLOWS.WIDTH / 2
+      for _, id in ipairs(of_flow[flow]) do
+        place = math.min(place + 1, last)
+        members[#members + 1], members[#members + 2] = place, id
+      end
+      FLOWS.take_turns(flow)
+    else
+      for _, id in ipairs(of_flow[flow]) do
+        later[#later + 1], later[#later + 2] = now_ms() + FLOWS.TRY_AGAIN_MS, id
+      end
+    end
+  end
+  if #members > 0 then redis.call('ZADD', READY, unpack(members)) end
+  if #later > 0 then
+    redis.call('ZADD', DELAY, unpack(later))
+    schedule(later[1])
+  end
+  redis.call('ZREM', topic_key('limited'), '')
+  return position
+end
+
+-- Put one job at the head of its flow.
+function FLOWS.prepend(id)
+  local flow = FLOWS.of_raw(redis.call('HGET', POOL, id))
+  local slot = flow ~= FLOWS.PLAIN and FLOWS.slot(flow, true)
+  local first, last = FLOWS.PLAIN_FROM, '+inf'
+  if slot then first, last = FLOWS.positions(slot) end
+  local place = redis.call('ZRANGE', READY, first, last, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')[2]
+  place = place and math.max(tonumber(place) - 1, first) or slot and first + FLOWS.WIDTH / 2 or 0
+  redis.call('ZADD', READY, place, id)
+  if slot then FLOWS.take_turns(flow) end
+  redis.call('ZREM', topic_key('limited'), '')
+end
+
+-- The ready job at the head of a flow, nil for none.
+function FLOWS.head(flow)
+  local range = { FLOWS.PLAIN_FROM, '+inf' }
+  if flow ~= FLOWS.PLAIN then
+    local slot = FLOWS.slot(flow)
+    if not slot then return nil end
+    range = { FLOWS.positions(slot) }
+  end
+  return redis.call('ZRANGE', READY, range[1], range[2], 'BYSCORE', 'LIMIT', 0, 1)[1]
+end
+
+-- Hold a flow back until its group is unblocked; at `room_at` ms its rate has room again, nil when that is not the reason.
+function FLOWS.block(flow, turn, group, state, room_at)
+  redis.call('ZADD', topic_key('turns'), turn + (2 * tonumber(string.sub(flow, 1, 1)) + 1) * FLOWS.BAND, flow)
+  redis.call('ZADD', topic_key('limited'), room_at or FLOWS.NEVER, group)
+  if room_at then schedule(room_at) end
+  if state.flags < FLOWS.BLOCKED then state.flags = state.flags + FLOWS.BLOCKED end
+  FLOWS.write(group, state)
+end
+
+-- The job of a group that may be handed out next, where `head` is the first one of the flow whose turn it is. Or nil, by
+-- which limit it is held back (paused, order, max_in_flight, rate), and when a rate has room again.
+function FLOWS.allowed(settings, group, state, head, now)
+  local most, rate = FLOWS.limits_of(settings, group)
+  local id = head
+  if state.flags % 2 == 1 then return nil, 'paused' end
+  if state.hold ~= '' and most == 1 then
+    if not redis.call('ZSCORE', READY, state.hold) then return nil, 'order' end
+    id = state.hold
+  end
+  if most and state.reserved >= most then return nil, 'max_in_flight' end
+  if rate then
+    state.window = RATE.window(topic_key('rate/' .. group), rate, now)
+    if state.window.total >= rate.c then return nil, 'rate', RATE.room_at(state.window, rate) end
+  end
+  return id
+end
+
+-- Before the first search of a call: plain jobs, which are put without a look at the others, take turns with them.
+function FLOWS.begin_turns()
+  local last = redis.call('ZRANGE', READY, -1, -1, 'WITHSCORES')[2]
+  if last and tonumber(last) >= FLOWS.PLAIN_FROM then FLOWS.take_turns(FLOWS.PLAIN) end
+end
+
+-- Find the job that is handed out next. Returns its id and what FLOWS.take needs, or nil and why there is none: none is
+-- `ready`, `limited`, or `more` when it must be searched further. Bound: MOST_LOOKED_AT flows.
+function FLOWS.next(settings, now)
+  for _ = 1, FLOWS.MOST_LOOKED_AT do
+    local first = redis.call('ZRANGE', topic_key('turns'), 0, 0, 'WITHSCORES')
+    local flow, turn = first[1], tonumber(first[2])
+    if not flow then
+      -- If there are ready jobs, another program has removed the turns.
+      local strays = redis.call('ZRANGE', READY, 0, FLOWS.MOST_LOOKED_AT - 1)
+      if #strays == 0 then return nil, 'ready' end
+      FLOWS.append(strays, 0)
+      return nil, 'more'
+    end
+    if turn >= FLOWS.BAND then return nil, 'limited' end
+    local head, group = FLOWS.head(flow), FLOWS.group_of(flow)
+    if not head then
+      FLOWS.forget(flow)
+    else
+      local state, id, room_at, _ = FLOWS.read(group), head, nil, nil
+      if group ~= '' then id, _, room_at = FLOWS.allowed(settings, group, state, head, now) end
+      if id then return id, { flow = flow, turn = turn, group = group, state = state } end
+      FLOWS.block(flow, turn, group, state, room_at)
+    end
+  end
+  return nil, 'more'
+end
+
+-- Count a job that is handed out, as FLOWS.next has found it.
+function FLOWS.take(settings, id, found, now)
+  local _, rate, weight = FLOWS.limits_of(settings, found.group)
+  redis.call('ZADD', topic_key('turns'), found.turn + math.floor(FLOWS.COST / weight), found.flow)
+  if found.group == '' then return end
+  local state = found.state
+  state.reserved = state.reserved + 1
+  if state.hold == id then state.hold = '' end
+  FLOWS.write(found.group, state)
+  if rate then RATE.note(topic_key('rate/' .. found.group), state.window, rate, 1, now) end
+end
+
+-- How many jobs the limits of the topic let a pop take, at most `wanted`; the window of its rate, if it has one; and when
+-- that has room again, if it has none.
+function FLOWS.room(settings, wanted, now)
+  local limits, window, room_at = settings.li, nil, nil
+  if limits.n then wanted = math.min(wanted, limits.n - redis.call('ZCARD', RESERVED)) end
+  if limits.r then
+    window = RATE.window(topic_key('rate/'), limits.r, now)
+    if window.total >= limits.r.c then room_at = RATE.room_at(window, limits.r) end
+    wanted = math.min(wanted, limits.r.c - window.total)
+  end
+  return math.max(wanted, 0), window, room_at
+end
+
+-- A pop found nothing but what limits hold back: note that, so that it is woken when there is something.
+function FLOWS.wait(room_at)
+  redis.call('ZADD', topic_key('limited'), room_at or FLOWS.NEVER, '')
+  if room_at then schedule(room_at) end
+end
+
+-- The timer's part: let groups whose rate has room again take turns, and all after a change of the limits. Returns when
+-- there is more to do, infinite for never. Bound: `most` of each.
+function FLOWS.visit(now, most)
+  local limited, turns = topic_key('limited'), topic_key('turns')
+  for _, group in ipairs(redis.call('ZRANGE', limited, '-inf', now, 'BYSCORE', 'LIMIT', 0, most)) do
+    if group == FLOWS.ALL then
+      local blocked = redis.call('ZRANGE', turns, FLOWS.BAND, '+inf', 'BYSCORE', 'LIMIT', 0, most)
+      for _, flow in ipairs(blocked) do FLOWS.look_again(FLOWS.group_of(flow)) end
+      if #blocked < most then redis.call('ZREM', limited, FLOWS.ALL) end
+      FLOWS.wake_limited()
+    elseif group == '' then
+      FLOWS.wake_limited()
+    else
+      FLOWS.look_again(group)
+    end
+  end
+  local first = tonumber(redis.call('ZRANGE', limited, 0, 0, 'WITHSCORES')[2] or FLOWS.NEVER)
+  return first < FLOWS.NEVER and first or math.huge
+end
+
+-- Let a group take turns again: its limits may have changed.
+function FLOWS.look_again(group)
+  local state = FLOWS.read(group)
+  if state.flags >= FLOWS.BLOCKED then
+    FLOWS.unblock(group, state)
+    FLOWS.write(group, state)
+  else
+    redis.call('ZREM', topic_key('limited'), group)
+  end
+end
+
+-- The limits of the topic have changed.
+function FLOWS.limits_changed(now)
+  if not FLOWS.exist() then return end
+  redis.call('ZADD', topic_key('limited'), now, FLOWS.ALL)
+  schedule(now)
+end
