@@ -32,6 +32,8 @@ _CODES = {
 class CliDoor(HttpDoor):
     """Commands with `--json`. What it has no command for is done through HTTP."""
 
+    no_group = ""
+
     def __init__(self, http: httpx.Client) -> None:
         super().__init__(http)
         self._shell = Shell(str(http.base_url))

@@ -16,6 +16,8 @@ from tests.conformance.http_door import previewed
 class ClientDoor(Door):
     """Methods of a client. `client` is a Client, or has its methods."""
 
+    no_group = ""
+
     def __init__(self, client: Any, clock: ServiceClock | None = None) -> None:
         self._client = client
         self._clock = clock

@@ -105,6 +105,8 @@ class Door(ABC):
     topic = ""
     partitions: int | None = None
     """How many the topic has, from its first job on; None: one."""
+    no_group: str | None = None
+    """What a change has as `group` to remove that of the job."""
 
     @abstractmethod
     def put(self, job_id: str | None = "a", body: Any = None, *, topic: str | None = None, **fields: Any) -> Job:

@@ -13,12 +13,14 @@ import redis
 from tests.conformance.door import Job, Refused
 from tests.conformance.http_door import HttpDoor
 
-_TEXTS = ("on_conflict", "conflict_with", "if_reserved", "durability", "traceparent")
-_COUNTS = ("max_attempts", "max_items")
+_TEXTS = ("group", "on_conflict", "conflict_with", "if_reserved", "durability", "traceparent")
+_COUNTS = ("max_attempts", "max_items", "priority")
 
 
 class RespDoor(HttpDoor):
     """Commands of the Redis protocol. What it has no command for is done through HTTP."""
+
+    no_group = ""
 
     def __init__(self, http: httpx.Client, client: redis.Redis) -> None:
         super().__init__(http)

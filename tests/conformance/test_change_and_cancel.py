@@ -80,6 +80,17 @@ def test_each_field_of_a_waiting_job_can_change(door: Door, delay: int) -> None:
         assert door.get() == changed
 
 
+@one_partition
+@pytest.mark.parametrize("delay", [0, 600], ids=["ready", "delayed"])
+def test_group_and_priority_of_a_waiting_job_can_change(door: Door, delay: int) -> None:
+    before = door.put("a", delay=delay)
+    for group, priority in ((None, 3), ("g", 3), ("h", 9), ("h", None), (None, None)):
+        changed = door.change("a", group=door.no_group if group is None else group, priority=priority or 0)
+        expected = {"group": group, "priority": priority}
+        assert changed == Job({**before, **{name: value for name, value in expected.items() if value is not None}})
+        assert door.get() == changed
+
+
 @pytest.mark.doors(without=(RESP,))  # it has no null
 def test_null_removes_limits(door: Door) -> None:
     limits: dict[str, Any] = {"ttl": 10, "max_attempts": 3, "deadline": 20, "time_limit": 30}

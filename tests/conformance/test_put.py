@@ -192,6 +192,38 @@ def test_fields_of_a_put_are_those_of_the_job(door: Door) -> None:
         assert {name: job[name] for name in fields} == fields
 
 
+@one_partition
+def test_a_job_has_its_group_and_its_priority_through_its_life(door: Door) -> None:
+    assert door.put_batch([{"id": "b", "group": "customer-7"}, {"id": "c", "priority": 0}]) == [(201, None)] * 2
+    put = door.put("a", delay=60, group="customer:7", priority=9)
+    assert (put["group"], put["priority"]) == ("customer:7", 9)
+    assert (door.get("b")["group"], door.get("b")["priority"]) == ("customer-7", None)
+    assert not {"group", "priority"} & door.get("c").keys()
+    assert door.put("a", on_conflict="keep")["group"] == "customer:7"
+    replaced = door.put("a", on_conflict="replace", group="g")
+    assert (replaced["group"], replaced["priority"]) == ("g", None)
+    listed = {job["id"]: job["group"] for job in door.jobs()}
+    assert listed == {"a": "g", "b": "customer-7", "c": None}
+    assert {job["id"]: job["group"] for job in door.pop_all()} == listed
+
+
+def test_a_topic_with_several_partitions_takes_no_group_and_no_priority(door: Door) -> None:
+    door.set_topic(partitions=door.partitions or 4)
+    with refused("validation", "must be left out: topic"):
+        door.put("a", group="g", priority=1)
+    with refused("validation", "must be left out: topic"):
+        door.put("a", priority=1, delay=60)
+    assert not door.has("a")
+    assert door.put("a", delay=60, priority=0)["priority"] is None
+    with refused("validation", "must be left out: topic"):
+        door.change("a", priority=2)
+    door.put("held")
+    held = door.pop_one()
+    with refused("validation", "must be left out: topic"):
+        door.finish("held", held["receipt"], put=[{"id": "c", "group": "g"}])
+    assert door.state("held") == "reserved"
+
+
 def test_fields_that_a_job_leaves_out_come_from_its_topic(door: Door) -> None:
     door.put("old", delay=60)
     door.set_topic(**POLICY)

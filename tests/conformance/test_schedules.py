@@ -35,6 +35,16 @@ def test_the_next_run_waits_as_a_job_and_the_one_after_follows_it(door: Door) ->
 
 
 @on_topics
+@one_partition
+def test_the_jobs_of_a_schedule_have_its_group_and_priority(door: Door) -> None:
+    made = door.put_schedule(every=HOUR, job={"group": "g", "priority": 2})
+    job = door.get(made["next_job"])
+    assert (job["group"], job["priority"]) == ("g", 2)
+    now = door.schedule("run")
+    assert (now["group"], now["priority"]) == ("g", 2)
+
+
+@on_topics
 def test_a_deleted_schedule_withdraws_its_next_run_and_no_other(door: Door) -> None:
     made = door.put_schedule(every=HOUR)
     door.pass_time(HOUR + 1)

@@ -125,6 +125,7 @@ _ID = re.compile(limits.ID_PATTERN)
 _TOPIC = re.compile(limits.TOPIC_PATTERN)
 _TRACEPARENT = re.compile(TRACEPARENT_PATTERN)
 _TAG = re.compile(limits.TAG_PATTERN)
+_GROUP = re.compile(limits.GROUP_PATTERN)
 _HEADER_TEXT = re.compile(limits.HEADER_TEXT_PATTERN)
 _DURABILITIES = frozenset((None, *get_args(DurabilityLevel)))
 
@@ -145,6 +146,8 @@ class _PutFields(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     window: Raw | UnsetType = UNSET
     spread: Annotated[float, Meta(ge=0, le=limits.SPREAD_MAX_S)] | UnsetType | None = UNSET
     tags: Annotated[tuple[str, ...], Meta(max_length=limits.TAGS_MAX)] | None = None
+    group: str | None = None
+    priority: Annotated[int, Meta(ge=0, le=limits.PRIORITY_MAX)] | None = None
     on_conflict: Literal["reject", "keep", "replace", "append"] = "reject"
     conflict_with: Literal["any", "live"] = "any"
     if_reserved: Literal["refuse", "after"] = "refuse"
@@ -325,7 +328,7 @@ def _encode_options(
         extra = _extra_of_key(bounds) if traceparent is None else _extra(put, _NO_POLICY, bounds)
     else:
         _check_terms(put)
-        if put.tags or put.headers:
+        if put.tags or put.headers or put.group is not None:
             _check_labels(put)
         code = conflict_code(put)
         extra = _extra(put, values[_OF_POLICY], bounds)
@@ -360,6 +363,8 @@ def _check_terms(put: _Put) -> None:
 def _check_labels(put: _Put) -> None:
     """As `deferd.contract.model` does."""
     if put.tags and (len(set(put.tags)) < len(put.tags) or not all(map(_TAG.fullmatch, put.tags))):
+        raise UnusualError
+    if put.group is not None and _GROUP.fullmatch(put.group) is None:
         raise UnusualError
     if put.headers:
         texts = [text for pair in put.headers.items() for text in pair]

@@ -79,6 +79,7 @@ def _rare_fields(record: JobRecord) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "traceparent": record.traceparent,
         "headers_or_none": record.headers,
+        "group": record.group,
         "due_by": instant_or_none(record.due_by_ms),
         "followed_by": None if record.followed_by is None else _follow_up(record.followed_by),
         "last_error": record.last_error,
@@ -94,6 +95,7 @@ def _rare_fields(record: JobRecord) -> dict[str, Any]:
         "unique_for": seconds(record.unique_for_ms),
         "is_follow_up": record.is_follow_up,
         "snoozes": record.endings.snoozes,
+        "priority": record.priority,
     }
     fields |= {name: value for name, value in numbers.items() if value}
     if record.tags is not None:
@@ -177,15 +179,16 @@ _GAPS = (
     _Gap("c", "traceparent", lambda record: (record.traceparent or "").encode()),
     _Gap("g", "tags", lambda record: encode(record.tags), Raw(b"%b")),
     _Gap("h", "headers_or_none", lambda record: encode(record.headers), Raw(b"%b")),
+    _Gap("gr", "group", lambda record: (record.group or "").encode()),
     _Gap("l", "deadline_at", lambda record: instant_bytes(record.deadline_at_ms or 0)),
     _Gap("w", "due_by", lambda record: instant_bytes(record.due_by_ms or 0)),
     _Gap("y", "items", lambda record: b"%d" % record.items, Raw(b"%b")),
 )
 """In the order of the attributes."""
-_EXAMPLES: dict[str, Any] = {"sh": 1, "c": "-", "g": ["-"], "h": {"-": ""}, "w": 1, "y": 1}
+_EXAMPLES: dict[str, Any] = {"sh": 1, "c": "-", "g": ["-"], "h": {"-": ""}, "gr": "-", "w": 1, "y": 1}
 """Values of those keys whose value is not a part of the shape."""
-_SHAPING_KEYS = PLAIN_KEYS | {"l", "u", "wi", "sp"}
-"""Further keys of usual jobs, with few different values: deadline, `unique_for`, window and spread."""
+_SHAPING_KEYS = PLAIN_KEYS | {"l", "u", "wi", "sp", "pr"}
+"""Further keys of usual jobs, with few different values: deadline, `unique_for`, window, spread and priority."""
 
 
 def written_job(record: JobRecord) -> Job:

@@ -31,8 +31,8 @@ FollowUp = Literal["cancel", "keep"]
 TRACEPARENT: ContextVar[str | None] = ContextVar("deferd_traceparent", default=None)
 """The W3C trace context of puts that name none: a worker sets it to that of the job it handles."""
 _EQUAL_FIELDS = (*(field.name for field in POLICY if field.kind in {Kind.COUNT, Kind.TEXT}), "traceparent")
-_LABELS = ("tags", "headers")
-"""Fields that are as good as left out when they are empty."""
+_LABELS = ("tags", "headers", "group", "priority")
+"""Fields that are as good as left out when they are empty or 0."""
 _DURATIONS = (
     *(field.name for field in POLICY if field.kind is Kind.SECONDS and field.name not in PLACING),
     "unique_for",

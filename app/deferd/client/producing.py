@@ -101,19 +101,24 @@ class ProducerMethods:
         body: Any = UNSET,
         tags: Sequence[str] | None = None,
         headers: Mapping[str, str] | None = None,
+        group: str | None = None,
+        priority: int | None = None,
         **policy: Unpack[PolicyOptions],
     ) -> Job:
         """Reschedule or change a delayed or ready job and return it. Arguments that are left out change nothing.
 
         `policy` are the keys of PolicyOptions: `ttr`, `max_attempts` and so on. `tags` and `headers` replace all
-        earlier ones; an empty value removes them. A new due time is moved by window and spread.
+        earlier ones; an empty value removes them. An empty `group` and a `priority` of 0 remove that of the job. A new
+        due time is moved by window and spread.
 
         Raises:
             TypeError: an option is unknown.
             JobReserved: a consumer holds it.
             JobNotFound: there is no such job, or it is dead or finished.
         """
-        fields = without_none(delay=delay, run_at=run_at, tags=tags, headers=headers)
+        fields = without_none(delay=delay, run_at=run_at, tags=tags, headers=headers, priority=priority)
+        if group is not None:
+            fields["group"] = group or None
         if body is not UNSET:
             fields["body"] = body
         fields |= set_options(policy, PolicyOptions)

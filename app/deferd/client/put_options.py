@@ -46,6 +46,10 @@ class PutDefaults(PolicyOptions, total=False):
     """Up to 8 tags, by which the jobs of several topics can be cancelled or rescheduled together."""
     headers: Mapping[str, str] | None
     """Up to 16 names with texts, 4 KiB together, which the consumer gets beside the body."""
+    group: str | None
+    """The group of the job, such as the customer that it is for. The groups of a topic take turns."""
+    priority: int | None
+    """0 to 9: of the ready jobs of a topic, those of a higher priority are handed out first. Left out: 0."""
     durability: DurabilityLevel | None
     """The durability level that the put must reach before it returns: `memory`, `fsync` or `replicated:N`."""
 

@@ -47,6 +47,8 @@ class ScheduledJobOptions(PolicyOptions, total=False):
     """Any JSON value."""
     tags: Sequence[str] | None
     headers: Mapping[str, str] | None
+    group: str | None
+    priority: int | None
     traceparent: str | None
     durability: DurabilityLevel | None
 

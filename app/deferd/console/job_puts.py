@@ -7,8 +7,9 @@ from datetime import datetime
 
 from deferd.console.json_text import Members, compact, pretty
 from deferd.contract.fields import POLICY
+from deferd.contract.model import Labelled
 
-_LABELS = ("tags", "headers")
+_LABELS = tuple(Labelled.model_fields)
 _OTHERS = ("unique_for", "traceparent")
 _NONE_IS_SHOWN = {field.name for field in POLICY if field.is_always_shown and field.null_is_none}
 """Fields that a job shows even when they come from its topic, because null is a value."""

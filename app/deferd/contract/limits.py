@@ -30,6 +30,10 @@ EVENT_STREAMS_MAX = 100
 EVENT_STREAMS_PER_KEY = 20
 """Streams of events that a process serves at a time."""
 
+GROUP_PATTERN = TOPIC_PATTERN
+GROUP_LENGTH = TOPIC_LENGTH
+PRIORITY_MAX = 9
+
 TAG_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"
 TAG_LENGTH = 64
 TAGS_MAX = 8

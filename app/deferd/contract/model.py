@@ -293,11 +293,34 @@ Headers = Annotated[
 ]
 
 
+Group = Annotated[
+    str,
+    StringConstraints(pattern=limits.GROUP_PATTERN),
+    Field(
+        description="The group of the job, such as the customer that it is for. The groups of a topic take turns, and "
+        "the topic's `limits` may bound each of them. Not for topics with several partitions.",
+        examples=["customer-7"],
+    ),
+]
+Priority = Annotated[
+    int,
+    Field(
+        strict=True,
+        ge=0,
+        le=limits.PRIORITY_MAX,
+        description=f"0 to {limits.PRIORITY_MAX}: of the ready jobs of a topic, those of a higher priority are handed "
+        "out first. Default: 0. Not for topics with several partitions.",
+    ),
+]
+
+
 class Labelled(StrictModel):
-    """What a producer notes on a job, for selections and for its consumer."""
+    """What a producer notes on a job: for selections, for its consumer, and for the order of deliveries."""
 
     tags: Tags | None = None
     headers: Headers | None = None
+    group: Group | None = None
+    priority: Priority | None = None
 
 
 # What a put does about an existing job with its id, and how puts of one id become one job.
@@ -491,8 +514,8 @@ class PutBatch(StrictModel):
 class ChangeJob(_When, JobPolicy, Labelled):
     """Changes to a delayed or ready job; omitted fields stay as they are.
 
-    `null` clears `ttl`, `max_attempts`, `time_limit`, `deadline`, `window`, `spread`, `tags` and `headers`. New tags or
-    headers replace all earlier ones.
+    `null` clears `ttl`, `max_attempts`, `time_limit`, `deadline`, `window`, `spread`, `tags`, `headers`, `group` and
+    `priority`. New tags or headers replace all earlier ones.
     """
 
     body: JsonValue = Field(default=None, description="New body.")

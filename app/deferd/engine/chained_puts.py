@@ -23,7 +23,7 @@ from deferd.engine.placement import (
     read_terms,
     until_done,
 )
-from deferd.engine.puts import refusal, result_of
+from deferd.engine.puts import flow_refusal_of, refusal, result_of
 from deferd.engine.record import Receipt
 from deferd.engine.redis_keys import Keys
 from deferd.engine.script_arguments import NO_BOUNDS, EncodedFinish, EncodedPut, PutBounds, encode_finish, encode_put
@@ -105,7 +105,8 @@ class ChainedPuts:
         Raises, when nothing was done:
             DifferentShard: a put belongs into another shard than the job.
             JobExists, JobReserved, TopicFull, PayloadTooLarge, DurabilityUnavailable: one of the puts would be refused.
-            InvalidInput: a zone or calendar of a put's window is unknown, or that never opens.
+            InvalidInput: a zone or calendar of a put's window is unknown, or that never opens; or a put has a group or
+                a priority, and its topic several partitions.
         """
         puts = [encode_put(spec, bounds) for spec in specs]
         level = max(MEMORY if put.durability is None else level_named(put.durability) for put in puts)
@@ -141,8 +142,10 @@ class ChainedPuts:
         """The puts by partition; `home` is the partition of the job. None: the known number of partitions was wrong."""
         groups: dict[str, _Group] = {}
         known = self._keys.partitions
-        for put in puts:
+        for index, put in enumerate(puts):
             layout = known.layout_of(put.topic)
+            if put.has_flow and layout.count > 1:
+                raise flow_refusal_of(put, ("body", "put", index))
             place = layout.home(put.topic, put.id)
             if self._keys.shard_of(place) != self._keys.shard_of(home):
                 text = f"topic {put.topic!r} is in another shard of the store than topic {topic_of(home)!r}"

@@ -15,6 +15,8 @@ import msgspec
 
 from deferd.contract.errors import (
     DurabilityUnavailable,
+    FieldError,
+    InvalidInput,
     JobExists,
     JobReserved,
     PayloadTooLarge,
@@ -39,6 +41,8 @@ from deferd.engine.time_slice import TimeSlice
 from deferd.store.durability_levels import FSYNC, MEMORY, is_replicated, level_named, name_of
 
 _CREATED, _KEPT, _REPLACED, _EXISTS, _HELD, _FULL = 1, 2, 3, -1, -2, -3
+_IN_PARTITIONS = -5
+"""A job with a group or a priority is for a topic with several partitions: no such put is sent to the script."""
 _APPENDED, _FOLLOWS, _FOLLOW_UP_KEPT, _FOLLOW_UP_REPLACED, _FOLLOW_UP_APPENDED, _TOO_LARGE = 4, 5, 6, 7, 8, -4
 Outcome = Literal["created", "kept", "replaced", "appended", "follow_up"]
 _OUTCOMES: dict[int, tuple[Outcome, int]] = {
@@ -57,6 +61,7 @@ _REFUSALS: dict[int, tuple[str, int]] = {
     _EXISTS: (JobExists.code, 409),
     _HELD: (JobReserved.code, 409),
     _FULL: (TopicFull.code, 429),
+    _IN_PARTITIONS: (InvalidInput.code, 422),
 }
 """The same for a job that is not stored: the code of the error, and the status."""
 _WITH_RECORD = 5
@@ -95,17 +100,30 @@ def outcome_of(put: EncodedPut, stored: StoredPut, bounds: PutBounds = NO_BOUNDS
 
 def refusal(
     put: EncodedPut, result: int | Sequence[Any], max_jobs: int, bounds: PutBounds, durability: str | None = None
-) -> TopicFull | JobReserved | JobExists | PayloadTooLarge:
+) -> TopicFull | JobReserved | JobExists | PayloadTooLarge | InvalidInput:
     """The error for a put that lua/put.lua refuses. `max_jobs` is the limit of the topic, 0 for none."""
     if not isinstance(result, int):
         return JobExists(put.topic, put.id, durability, JobState(result[1].decode()), result[2] or None)
     if result == _TOO_LARGE:
         return PayloadTooLarge(bounds.body_bytes, of_items=True)
+    if result == _IN_PARTITIONS:
+        return flow_refusal_of(put, ("body",))
     if result == _FULL:
         if bounds.max_jobs is not None and not 0 < max_jobs <= bounds.max_jobs:
             return TopicFull(put.topic, bounds.max_jobs, of_caller=True)
         return TopicFull(put.topic, max_jobs)
     return (JobReserved if result == _HELD else JobExists)(put.topic, put.id, durability)
+
+
+def flow_refusal_of(put: EncodedPut, path: tuple[str | int, ...]) -> InvalidInput:
+    """As `flow_refusal`, for a put."""
+    return flow_refusal(put.topic, path, put.extra.get("gr"), put.extra.get("pr"))
+
+
+def flow_refusal(topic: str, path: tuple[str | int, ...], group: str | None, priority: int | None) -> InvalidInput:
+    """The error for a job with a group or a priority in a topic with several partitions. `path` leads to the job."""
+    name, value = ("priority", priority) if group is None else ("group", group)
+    return InvalidInput([FieldError((*path, name), f"must be left out: topic {topic!r} has several partitions", value)])
 
 
 def _read_follow_up(put: EncodedPut, result: Sequence[Any]) -> JobRecord:
@@ -138,7 +156,8 @@ class Puts:
             TopicFull: the topic holds its `max_jobs`, or the caller's.
             PayloadTooLarge: `on_conflict` is `append`, and the job would have too many items, or too large ones.
             DurabilityUnavailable: the store does not support the durability. Nothing was stored.
-            InvalidInput: a zone or calendar of its window is unknown, or that never opens.
+            InvalidInput: a zone or calendar of its window is unknown, or that never opens; or the job has a group or a
+                priority, and its topic several partitions.
         """
         put = spec if isinstance(spec, EncodedPut) else encode_put(spec, bounds)
         if put.to_place is not None:
@@ -216,6 +235,10 @@ class Puts:
         self, specs: Sequence[PutJob | EncodedPut], bounds: PutBounds, *, with_jobs: bool = False
     ) -> _Batch:
         jobs = [spec if isinstance(spec, EncodedPut) else encode_put(spec, bounds) for spec in specs]
+        known = self._sender.partitions.known
+        for index, job in enumerate(jobs) if known.layouts else ():
+            if job.has_flow and known.count(job.topic) > 1:
+                raise flow_refusal_of(job, ("body", "jobs", index))
         to_place = await self._check(jobs)
         homes = [self._home(job.topic, job.id) for job in jobs]
         return _Batch(self, self._sender, self._throttle, jobs, homes, to_place=to_place, with_jobs=with_jobs)
@@ -257,7 +280,7 @@ def result_of(put: EncodedPut, reply: int | Sequence[Any], level: str) -> tuple[
         id=put.id,
         status=status,
         code=error_code,
-        durability=None if code in {_FULL, _TOO_LARGE} else level,
+        durability=None if code in {_FULL, _TOO_LARGE, _IN_PARTITIONS} else level,
         state=state,
         until=None if until_ms is None else instant(until_ms),
         is_follow_up=code >= _FOLLOWS,
@@ -506,6 +529,7 @@ class PutSender:
             belong, partitions = SEPARATOR not in topic, 1
         else:
             belong = len(layout.counts) == 1 and all(layout.home(job.topic, job.id) == topic for job in jobs)
+            belong = belong and (layout.count == 1 or not any(job.has_flow for job in jobs))
             partitions = layout.count
         if belong:
             outcome = await self._put_into(_Place(topic, partitions), jobs, call)
@@ -519,6 +543,8 @@ class PutSender:
     async def _put_where_they_belong(self, topic: str, call: _Call) -> Stored | None:
         """Put the remaining jobs where their ids are held or belong now. None: some still remain."""
         layout = self._keys.partitions.layout_of(topic)  # the same one throughout: the script compares its number
+        if layout.count > 1:
+            call.results.update((at, _IN_PARTITIONS) for at, job in enumerate(call.jobs) if job.has_flow)
         left = [at for at in range(len(call.jobs)) if at not in call.results]
         held = await self.partitions.held_by_former(topic, layout, [call.jobs[at].id for at in left])
         if held is None:
@@ -541,9 +567,12 @@ class PutSender:
         if all(at in call.results for indexes in of_former.values() for at in indexes):
             outcomes += await self._put_into_all(at_home, call)
         if len(call.results) == len(call.jobs):
-            if not call.stored:
-                raise call.results[0]
             results = [call.results[at] for at in range(len(call.jobs))]
+            if not call.stored:
+                for result in results:
+                    if isinstance(result, StoreUnavailable):
+                        raise result
+                return Stored(0, results, MEMORY)
             return Stored(call.stored[0].max_jobs, results, min(one.level for one in call.stored))
         if any(_has_other_partitions(outcome, layout.count) for outcome in outcomes):
             await self.partitions.spread(topic)

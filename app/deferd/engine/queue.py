@@ -34,7 +34,7 @@ from deferd.engine.job_batches import FROM_JOBS, MOST_JOBS, BulkThrottle, SlotAt
 from deferd.engine.partition_store import PartitionStore
 from deferd.engine.partitions import Partitions, topic_of
 from deferd.engine.placement import DueTimePlacer, until_placed
-from deferd.engine.puts import Puts
+from deferd.engine.puts import Puts, flow_refusal
 from deferd.engine.record import (
     ENOUGH_BYTES,
     JobRecord,
@@ -53,6 +53,7 @@ from deferd.engine.script_arguments import (
     PutBounds,
     change_extra,
     encode_finish,
+    flow_code,
     size,
     when_args,
 )
@@ -221,10 +222,15 @@ class JobQueue:
         Raises:
             JobNotFound: there is no such job, or it is dead or finished.
             JobReserved: a consumer holds it.
-            InvalidInput: a zone or calendar of its window is unknown, or that never opens.
+            InvalidInput: a zone or calendar of its window is unknown, or that never opens; or it is to have a group or
+                a priority, and its topic has several partitions.
         """
         if change.window is not None:
             await self._placer.calendars.check(change.window)
+        if flow_code(change):
+            await self._partitions.refresh(topic)
+            if self._partitions.known.count(topic) > 1:
+                raise flow_refusal(topic, ("body",), change.group, change.priority)
         extra = change_extra(change)
         has_body = "body" in change.model_fields_set
         args = (

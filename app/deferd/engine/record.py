@@ -8,12 +8,12 @@ all little-endian. `extra` is empty or a JSON object with short keys for what mo
 policy that differ from the service's defaults (the keys of `contract.fields`, as `policy_extra` has them), the due
 time in ms from which the deadline counts once a retry has another one (`v`), the longest time in ms for which it is
 kept when dead (`k`, a limit of the API key that put it), the trace context of the put (`c`), `g` tags and `h` headers
-(neither is ever empty), how long its id stays taken after it is finished in ms (`u`), the latest due ms that its
-`max_wait` allows (`w`), the number of items that appends have made of its body (`y`; 0 while they are in a list of
-their own), 1 while a follow-up waits for it (`o`), the receipt of the delivery that finished the job whose place it
-took, as nonce and attempt (`p`), and what happened to the job (`e` last error, `d` why it is dead, `da` since which
-ms, `f` finished at ms, `fb` by which consumer, `n` length of the result in bytes, which then precedes the body, `s` how
-often it was snoozed, `a` the log of its attempts).
+(neither is ever empty), its group (`gr`), its priority (`pr`, from 1), how long its id stays taken after it is finished
+in ms (`u`), the latest due ms that its `max_wait` allows (`w`), the number of items that appends have made of its body
+(`y`; 0 while they are in a list of their own), 1 while a follow-up waits for it (`o`), the receipt of the delivery that
+finished the job whose place it took, as nonce and attempt (`p`), and what happened to the job (`e` last error, `d` why
+it is dead, `da` since which ms, `f` finished at ms, `fb` by which consumer, `n` length of the result in bytes, which
+then precedes the body, `s` how often it was snoozed, `a` the log of its attempts).
 The body is kept as the JSON bytes of the put; scripts never parse it.
 
 Of a job with opening hours or a spread, `wi` is the JSON of its `window`, as a string, `sp` its spread in ms, and `sh`
@@ -63,6 +63,8 @@ _ATTRIBUTES = {
     "c": "traceparent",
     "g": "tags",
     "h": "headers",
+    "gr": "group",
+    "pr": "priority",
     "u": "unique_for_ms",
     "w": "due_by_ms",
     "y": "items",
@@ -163,6 +165,8 @@ class JobRecord(msgspec.Struct, gc=False):
     traceparent: str | None = None
     tags: list[str] | None = None
     headers: dict[str, str] | None = None
+    group: str | None = None
+    priority: int = 0
     endings: Endings = NO_ENDINGS
     placement: Placement = NOT_PLACED
     unique_for_ms: int = 0

@@ -35,6 +35,7 @@ from deferd.engine.script_arguments import (
     PutBounds,
     WindowAndSpread,
     encode_put,
+    flow_code,
 )
 from deferd.engine.scripts import Scripts
 from deferd.engine.shelf import Shelf
@@ -81,6 +82,8 @@ class Change:
     policy: str = ""
     max_jobs: int | None = None
     run_window: RunWindow = NOT_MOVED
+    flow_code: int = 0
+    """That of the job of its runs."""
 
 
 class DueSchedule(NamedTuple):
@@ -182,7 +185,7 @@ class ScheduleStore:
         runs: list[str | bytes] = []
         run_window = change.run_window
         for run in change.runs:
-            head = _run_head(run.due_ms, change.max_jobs)
+            head = _run_head(run.due_ms, change.max_jobs, ON_CONFLICT["keep"] + change.flow_code)
             moved = members_of(run_window.window, run_window.spread_ms, run.moved_ms)
             runs += (run.id, head, f"{run.following_ms} {change.policy}", moved)
         asked = await self._shelf.ask(change.topic, [run.id for run in change.runs], within_s=shelf_s)
@@ -382,9 +385,9 @@ class StoredSchedule:
         """Its job as a put that is due at `now_ms`, also outside opening hours; only for a schedule that was read
         whole.
         """
-        head = _run_head(now_ms, bounds.max_jobs, on_conflict="reject")
-        durability = self.definition.job.durability
-        return EncodedPut(self.topic, job_id, durability, head + (self.rest or b""), WindowAndSpread("", 0))
+        job = self.definition.job
+        head = _run_head(now_ms, bounds.max_jobs, ON_CONFLICT["reject"] + flow_code(job))
+        return EncodedPut(self.topic, job_id, job.durability, head + (self.rest or b""), WindowAndSpread("", 0))
 
 
 def _read_schedule(name: str, shard: int, pairs: Sequence[bytes]) -> StoredSchedule:
@@ -469,10 +472,10 @@ def body_of(rest: bytes) -> bytes:
     return rest[_LENGTH_BYTES + int.from_bytes(rest[:_LENGTH_BYTES], "little") :]
 
 
-def _run_head(due_ms: int, max_jobs: int | None, on_conflict: str = "keep") -> bytes:
-    """The head of a run's job: due at an instant; a job that has its id stays."""
+def _run_head(due_ms: int, max_jobs: int | None, options: int) -> bytes:
+    """The head of a run's job, which is due at an instant."""
     nonce = random.getrandbits(NONCE_BITS)
-    return _RUN_HEAD.pack(ON_CONFLICT[on_conflict], INSTANT, due_ms, nonce, max_jobs or 0)
+    return _RUN_HEAD.pack(options, INSTANT, due_ms, nonce, max_jobs or 0)
 
 
 def job_fields(job: ScheduledJob) -> dict[str, Any]:

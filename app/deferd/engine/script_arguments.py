@@ -12,10 +12,11 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
+import orjson
 
 from deferd.contract import limits
 from deferd.contract.fields import PLACING
-from deferd.contract.model import ChangeJob, JobPolicy, PutJob
+from deferd.contract.model import ChangeJob, JobPolicy, Labelled, PutJob
 from deferd.engine.record import NONCE_BITS, Receipt, instant_ms, json_bytes, policy_extra, to_ms
 
 Args = tuple[str, bytes | int]
@@ -27,7 +28,7 @@ PUT_HEAD_START, PUT_HEAD_END = struct.Struct("<BBQ"), struct.Struct("<II")
 """The same, without the nonce between them."""
 NONCE_IN_HEAD_BYTES = 8
 ON_CONFLICT = {"reject": 0, "keep": 1, "replace": 2, "append": 3}
-_ONLY_LIVE, _AFTER, _HAS_MAX_WAIT = 4, 8, 16
+_ONLY_LIVE, _AFTER, _HAS_MAX_WAIT, _HAS_FLOW = 4, 8, 16, 32
 """Added to the code of `on_conflict`, see lua/put.lua."""
 DELAY, INSTANT = 0, 1
 NONCE_BYTES = 6
@@ -41,8 +42,10 @@ _BY_BACKOFF = -1
 _NO_ATTEMPT = 2**32 - 1
 """An attempt number that no delivery ever has."""
 _EXTRA_FIELDS = frozenset(
-    (*JobPolicy.model_fields, "traceparent", "tags", "headers", "unique_for", "max_wait", "max_items")
+    (*JobPolicy.model_fields, *Labelled.model_fields, "traceparent", "unique_for", "max_wait", "max_items")
 )
+
+_LABEL_KEYS = {"tags": "g", "headers": "h", "group": "gr", "priority": "pr"}
 
 
 class PutBounds(NamedTuple):
@@ -83,6 +86,18 @@ class EncodedPut(msgspec.Struct, frozen=True, gc=False):
     """They are in `job`, too; here for quotas, which count their entries in the index."""
     has_new_id: bool = False
     """Whether the service made the id, which no other job can have."""
+
+    @property
+    def has_flow(self) -> bool:
+        """Whether the job has a group or a priority."""
+        return self.job[0] & _HAS_FLOW > 0
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """The `extra` of its record, without window and spread."""
+        *_, length = PUT_HEAD.unpack_from(self.job)
+        extra: dict[str, Any] = orjson.loads(self.job[PUT_HEAD.size : PUT_HEAD.size + length] or b"{}")
+        return extra
 
 
 class EncodedFinish(msgspec.Struct, frozen=True, gc=False):
@@ -156,7 +171,12 @@ def conflict_code(put: Any) -> int:
         code += _AFTER
     if put.max_wait is not None:
         code += _HAS_MAX_WAIT
-    return code
+    return code + flow_code(put)
+
+
+def flow_code(job: Any) -> int:
+    """What the options of a put have in addition if the job has a group or a priority, see lua/put.lua."""
+    return _HAS_FLOW if job.group is not None or job.priority else 0
 
 
 def _put_extra(spec: PutJob, bounds: PutBounds) -> bytes:
@@ -188,6 +208,10 @@ def add_put_fields(extra: dict[str, Any], put: Any, bounds: PutBounds) -> None:
         extra["g"] = put.tags
     if put.headers:
         extra["h"] = put.headers
+    if put.group is not None:
+        extra["gr"] = put.group
+    if put.priority:
+        extra["pr"] = put.priority
     if put.unique_for is not None:
         extra["u"] = to_ms(put.unique_for)
     if put.max_wait is not None:
@@ -200,10 +224,9 @@ def change_extra(change: ChangeJob) -> dict[str, Any]:
     for key in ("wi", "sp"):
         if key in extra:
             extra[key] = extra[key] or None
-    if "tags" in change.model_fields_set:
-        extra["g"] = change.tags or None
-    if "headers" in change.model_fields_set:
-        extra["h"] = change.headers or None
+    for name, key in _LABEL_KEYS.items():
+        if name in change.model_fields_set:
+            extra[key] = getattr(change, name) or None
     return extra
 
 

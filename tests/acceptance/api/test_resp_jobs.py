@@ -36,12 +36,14 @@ def test_options_are_the_fields_of_http_in_milliseconds(
     client.execute_command(
         *("DEFERD.PUT", topic, "a", '{"n": 123456789012345678901234567890}', "json", "delay", 90_500, "TTR", 1500),
         *("MAXATTEMPTS", 3, "RETAIN", 60_000, "TTL", 5000, "TAG", "x", "TAG", "y", "HEADER", "h", "v"),
+        *("GROUP", "customer-7", "PRIORITY", 9),
         *("BACKOFF", '{"kind": "fixed", "seconds": 5}', "DEADLINE", 700_000, "ONCONFLICT", "replace"),
     )
     job = http_job(resp_service, topic, "a")
     assert job["body"] == {"n": 123456789012345678901234567890}
     assert (job["state"], job["ttr"], job["max_attempts"], job["retain"], job["ttl"]) == ("delayed", 1.5, 3, 60, 5)
     assert (job["tags"], job["headers"], job["backoff"]["seconds"]) == (["x", "y"], {"h": "v"}, 5)
+    assert (job["group"], job["priority"]) == ("customer-7", 9)
     client.execute_command("DEFERD.PUT", topic, "at", "b", "AT", 1_893_456_000_123)
     assert http_job(resp_service, topic, "at")["due_at"] == "2030-01-01T00:00:00.123Z"
 

@@ -65,7 +65,14 @@ def stored(service: ServiceProcess, path: str) -> Any:
 def test_a_schedule_is_created_and_changed(without_keys: ServiceProcess, browser_like: httpx.Client) -> None:
     form = values_of(browser_like.get("/console/new-schedule?topic=reports").text)
     assert (form["topic"], form["zone"], form["catch_up"]) == ("reports", "UTC", "last")
-    job = {"job.body": EXACT, "job.tags": "a, b", "job.ttl": "none", "job.ttr": "5m"}
+    job = {
+        "job.body": EXACT,
+        "job.tags": "a, b",
+        "job.group": "g",
+        "job.priority": "9",
+        "job.ttl": "none",
+        "job.ttr": "5m",
+    }
     wanted = {**form, **NIGHTLY, "name": "forms.nightly", **job}
     created = browser_like.post("/console/new-schedule", data=wanted)
     assert (created.status_code, created.headers["location"]) == (303, "../console/schedules/forms.nightly")
@@ -73,6 +80,7 @@ def test_a_schedule_is_created_and_changed(without_keys: ServiceProcess, browser
     assert {name: found[name] for name in NIGHTLY} == NIGHTLY
     job = found["job"]
     assert (job["tags"], job["ttl"], job["ttr"]) == (["a", "b"], None, 300)
+    assert (job["group"], job["priority"]) == ("g", 9)
 
     path = "/console/schedules/forms.nightly/edit"
     form = values_of(browser_like.get(path).text)
@@ -413,14 +421,17 @@ def test_tags_headers_and_options_of_a_job_are_changed(browser_like: httpx.Clien
     assert "Nothing was changed." in page
     assert jobs.get("a") == before
     sent = {**form, "tags": "x, y", "headers": '{"tenant": "other"}', "ttr": "2m", "ttl": "none", "max_attempts": "3"}
+    sent |= {"group": "g", "priority": "2"}
     page = browser_like.post(path, data=sent, follow_redirects=True).text
-    assert "Changed: tags, headers, ttr, max_attempts, ttl." in page
+    assert "Changed: tags, headers, group, priority, ttr, max_attempts, ttl." in page
     changed = {"tags": ["x", "y"], "headers": {"tenant": "other"}, "ttr": 120, "ttl": None, "max_attempts": 3}
+    changed |= {"group": "g", "priority": 2}
     assert jobs.get("a") == {**before, **changed}
     form = values_of(browser_like.get(path).text)
-    assert browser_like.post(path, data={**form, "tags": "", "headers": "", "max_attempts": ""}).status_code == 303
+    without = dict.fromkeys(("tags", "headers", "group", "priority", "max_attempts"), "")
+    assert browser_like.post(path, data={**form, **without}).status_code == 303
     left = jobs.get("a") or {}
-    assert ("tags" in left, "headers" in left, left["max_attempts"]) == (False, False, None)
+    assert (without.keys() & left.keys(), left["max_attempts"]) == ({"max_attempts"}, None)
 
 
 def test_a_refused_change_of_a_job_keeps_what_was_typed(browser_like: httpx.Client, jobs: Producer) -> None:

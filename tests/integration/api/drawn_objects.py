@@ -72,6 +72,8 @@ FIELDS = {
     b"backoff": mostly(b'{"kind":"fixed","seconds":5}', b'{"kind":"x"}'),
     b"tags": mostly(b'["x"]', b'["x","customer:7"]', b"[]", b"null") | mostly(b'["x","x"]', b'["-x"]', b'"x"'),
     b"headers": mostly(b'{"tenant":"acme"}', b"{}", b"null") | mostly(b'{"":"x"}', b'{"a":1}', b'{"a":"\\u0007"}'),
+    b"group": mostly(b'"customer-7"', b"null") | mostly(b'"-x"', b'""'),
+    b"priority": mostly(b"0", b"1", b"9", b"null") | mostly(b"10", b"1.0"),
     b"put": mostly(b'[{"topic":"{t}","id":"b"}]', b"[]", b"null", b'[{"topic":"{t}","id":"b","tags":["x"]}]'),
     b"other": mostly(b"1"),
     b"receipt": mostly(b'"{receipt}"') | mostly(b'"0123456789ab.1"', b'"x"', b'"%b"' % (b"x" * 65)),
@@ -104,7 +106,7 @@ def objects(draw: st.DrawFn, usual: tuple[bytes, ...]) -> bytes:
     return raw
 
 
-GENERAL_FIELDS = {b"backoff", b"dead_retain", b"time_limit", b"deadline", b"tags", b"headers"}
+GENERAL_FIELDS = {b"backoff", b"dead_retain", b"time_limit", b"deadline", b"tags", b"headers", b"group", b"priority"}
 OF_DELIVERIES = {b"receipt", b"result", b"put", b"count", b"error"}
 PUT_FIELDS = tuple(sorted(FIELDS.keys() - GENERAL_FIELDS - OF_DELIVERIES - {b"other"}))
 BODIES = st.one_of(objects(PUT_FIELDS), objects((b"id", b"body", b"delay", b"on_conflict")))

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import pytest
 
 from deferd.contract.errors import DifferentShard, InvalidInput, JobExists, JobNotFound, StoreUnavailable
-from deferd.contract.model import FinishItem, JobState, PutJob, TopicSettings
+from deferd.contract.model import ChangeJob, FinishItem, JobState, PutJob, TopicSettings
 from deferd.engine.engine import Engine
 from deferd.engine.partitions import Layout, names_of
 from deferd.engine.record import ANY_RECEIPT, Receipt
@@ -82,6 +82,33 @@ async def test_the_number_cannot_shrink(engine: Engine) -> None:
         await grow(engine, 3)
     view = await engine.topics.set("t", TopicSettings(ttr=30))
     assert (view.settings.partitions, view.settings.ttr) == (4, 30)
+
+
+async def test_a_group_or_a_priority_is_refused_also_by_who_does_not_know_of_the_partitions(
+    engines: tuple[Engine, Engine],
+) -> None:
+    knows, stale = engines
+    await put(knows, "before", delay=60)
+    await grow(knows, 4)
+    jobs = [PutJob(topic="t", id="a"), PutJob(topic="t", id="b", priority=2)]
+    results = await stale.puts.put_many(jobs)
+    assert [(one.status, one.code) for one in results] == [(201, None), (422, "validation")]
+    with pytest.raises(InvalidInput) as error:
+        await knows.puts.put_many(jobs)
+    assert [(one.path, one.value) for one in error.value.field_errors] == [(("body", "jobs", 1, "priority"), 2)]
+    grouped = PutJob(topic="t", id="b", group="g", priority=2)
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: stale.puts.put(grouped),
+        lambda: stale.queue.change("t", "before", ChangeJob(group="g")),
+        lambda: stale.queue.finish_and_put("t", "a", held.receipt, [grouped]),
+    ]
+    [held] = await knows.dispatcher.pop(["t"])
+    for call in calls:
+        stale.partitions.known.note("t", None)
+        with pytest.raises(InvalidInput, match=r"group: must be left out: topic 't' has several partitions"):
+            await call()
+    with pytest.raises(JobNotFound):
+        await knows.queue.get("t", "b")
 
 
 async def test_former_numbers_are_forgotten_once_no_job_is_where_they_had_put_it(engine: Engine) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deferd.contract.errors import DifferentShard, JobNotFound
+from deferd.contract.errors import DifferentShard, InvalidInput, JobNotFound
 from deferd.contract.model import JobState, PutJob, TopicSettings
 from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.script_arguments import NO_BOUNDS
@@ -50,6 +50,16 @@ async def test_a_schedule_moves_to_and_from_a_topic_with_partitions(schedules: S
     assert len(await schedules.engine.dispatcher.pop([TOPIC])) == 1
     assert await schedules.engine.dispatcher.pop(["plain"]) == []
     await schedules.assert_clean()
+
+
+async def test_a_schedule_with_a_group_or_a_priority_is_refused(schedules: ScheduleDriver) -> None:
+    await grow(schedules)
+    for name, value in (("group", "g"), ("priority", 1)):
+        with pytest.raises(InvalidInput) as error:
+            await schedules.schedule(every=60, job={name: value})
+        [found] = error.value.field_errors
+        assert (found.path, found.value) == (("body", "job", name), value)
+    await schedules.schedule(every=60, job={"priority": 0})
 
 
 async def test_the_forecast_has_the_runs_of_a_schedule(schedules: ScheduleDriver) -> None:

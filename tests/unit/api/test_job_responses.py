@@ -44,6 +44,9 @@ EXTRAS: list[dict[str, Any]] = [
     {"g": ["100%"], "b": {"kind": "fixed", "seconds": 5.0, "jitter": 0}},
     {"sh": 5, "wi": '"office"', "g": ["a"], "e": "error"},
     {"y": 10_000},
+    {"gr": "customer-7", "h": {"a": "b"}, "y": 2},
+    {"pr": 9, "t": 500},
+    {"gr": "a", "pr": 1, "l": 500, "e": "error"},
     {"a": [[1, 1_700_000_000_000, "released", "worker-1", "100 %"], [2, 1_700_000_000_001, "lease_ended", "", ""]]},
 ]
 
@@ -135,6 +138,7 @@ def test_a_response_is_json_whatever_the_job_has(extra: dict[str, Any]) -> None:
     for job in orjson.loads(written_deliveries(records))["jobs"]:
         assert job.get("tags") == extra.get("g")
         assert job.get("headers") == extra.get("h")
+        assert (job.get("group"), job.get("priority", 0)) == (extra.get("gr"), extra.get("pr", 0))
         assert job.get("time_limit", 0) == extra.get("i", 0) / 1000
         assert job.get("deadline", 0) == extra.get("l", 0) / 1000
         assert job.get("snoozes", 0) == extra.get("s", 0)

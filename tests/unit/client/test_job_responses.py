@@ -40,6 +40,8 @@ DELIVERY: dict[str, Any] = FIELDS | {
     "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
     "tags": ["order-1042"],
     "headers": {"tenant": "7"},
+    "group": "customer-7",
+    "priority": 2,
     "snoozes": 2,
     "attempts_log": [
         {"attempt": 1, "ended_at": "2030-01-31T09:30:02.000Z", "how": "released", "by": "worker-1"},
@@ -112,7 +114,7 @@ def test_values_have_the_types_of_python() -> None:
 def test_what_a_job_does_not_have_has_a_value_too() -> None:
     job = delivery_of()
     assert (job.spread, job.snoozes, job.unique_for, job.items, job.is_follow_up) == (0, 0, 0, 0, False)
-    assert (job.tags, job.headers, job.attempts_log) == ((), {}, ())
+    assert (job.tags, job.headers, job.attempts_log, job.group, job.priority) == ((), {}, (), None, 0)
     assert {None} == {job.max_attempts, job.ttl, job.deadline_at, job.reason, job.result, job.durability, job.window}
 
 

@@ -97,7 +97,7 @@ def test_every_call_has_the_cutoff() -> None:
 
 JOB = """{"topic":"t","id":"a","state":"delayed","body":{"it's":12345678901234567890.10},
 "due_at":"2026-03-01T13:00:00Z","created_at":"2026-03-01T10:00:00Z","attempts":2,"ttr":60,"max_attempts":null,"backoff":{"kind":"fixed","seconds":1},
-"ttl":null,"retain":0,"tags":["x"],"attempts_log":[],"last_error":"bad"}"""
+"ttl":null,"retain":0,"tags":["x"],"group":"g","priority":2,"attempts_log":[],"last_error":"bad"}"""
 
 
 def shown() -> Members:
@@ -111,7 +111,8 @@ def test_a_job_is_put_again_as_it_was() -> None:
     assert '"body":{"it\'s":12345678901234567890.10}' in text
     assert json.loads(text) == {
         "topic": "t", "id": "a", "body": {"it's": 12345678901234567890.10}, "run_at": "2026-03-01T13:00:00Z",
-        "tags": ["x"], "ttr": 60, "max_attempts": None, "backoff": {"kind": "fixed", "seconds": 1},
+        "tags": ["x"], "group": "g", "priority": 2,
+        "ttr": 60, "max_attempts": None, "backoff": {"kind": "fixed", "seconds": 1},
         "ttl": None, "retain": 0
     }  # fmt: skip
     later = json.loads(put_text(shown(), with_id=False, now_ms=NOW_MS + 10_000_000))

@@ -307,8 +307,10 @@ def _policy_bytes(policy: JobPolicy) -> int:
 
 
 def _label_bytes(job: PutJob | ChangeJob) -> int:
-    """The bytes that tags and headers use in the record, and the tags in the index, without the job's name there."""
-    index_bytes = sum(2 * len(tag) + TAG_OVERHEAD_BYTES for tag in job.tags or ())
+    """The bytes that tags, headers and group use in the record, and the tags in the index, without the job's name
+    there.
+    """
+    index_bytes = len(job.group or "") + sum(2 * len(tag) + TAG_OVERHEAD_BYTES for tag in job.tags or ())
     return index_bytes + sum(len(json_bytes(labels)) for labels in (job.tags, job.headers) if labels)
 
 

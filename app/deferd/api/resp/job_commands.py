@@ -48,6 +48,8 @@ _POLICY: Options = {
     **{field.name.replace("_", "").upper().encode(): _OF_KIND[field.kind](field.name) for field in POLICY},
     b"TAG": Option("tags", collects=True),
     b"HEADER": Option("headers", words=2, collects=True),
+    b"GROUP": Option("group", lambda word, value: text(word, value) or None),
+    b"PRIORITY": count("priority"),
 }
 PUT_OPTIONS: Options = {
     **_JSON,

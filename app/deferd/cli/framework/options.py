@@ -301,6 +301,8 @@ label_options: Final = all_of(
         _field(
             "header", values.header, "a text for the consumer beside the body; up to 16", "NAME=TEXT", many="headers"
         ),
+        _field("group", str, "its group, such as a customer; the groups of a topic take turns", "NAME"),
+        _field("priority", values.whole, "0 to 9; a higher one is handed out first; default 0", "N"),
     ]
 )
 collapse_options: Final = all_of(

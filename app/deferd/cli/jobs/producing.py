@@ -177,6 +177,8 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
         ("trace", job.traceparent),
         ("tags", ", ".join(job.tags) or None),
         ("headers", "\n".join(f"{name}={text}" for name, text in job.headers.items()) or None),
+        ("group", job.group),
+        ("priority", str(job.priority) if job.priority else None),
         ("result", None if job.result is None else _pretty(job.result)),
         ("body", _pretty(job.body)),
     ]

@@ -21,6 +21,8 @@ from deferd.contract.json_values import is_number
 _NOT_VALID = 422
 _INDEX = re.compile(r"\[(\d+)\]")
 _ROOTS = frozenset({"body", "path", "query"})
+GROUP_HINT = "such as a customer; the groups of a topic take turns; empty: none"
+PRIORITY_HINT = "0 to 9; a higher one is handed out first; empty: 0"
 _NO_NUMBER = "must be a number"
 _NO_JSON = "is not JSON"
 

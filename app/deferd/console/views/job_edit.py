@@ -1,4 +1,4 @@
-"""The form of a job that waits: its body, tags, headers and options. Only what was changed is sent."""
+"""The form of a job that waits: its body, labels and options. Only what was changed is sent."""
 
 from __future__ import annotations
 
@@ -10,23 +10,36 @@ from starlette.responses import Response
 from deferd.console.api_calls import ApiRefused, api_path, page_path
 from deferd.console.json_text import member_text, off_loop, parse, pretty
 from deferd.console.rendering import etag_of, tojson_text
-from deferd.console.views.forms import Form, FormField, comma_separated, option_of_job, read_exact_json, read_list
+from deferd.console.views.forms import (
+    GROUP_HINT,
+    PRIORITY_HINT,
+    Form,
+    FormField,
+    comma_separated,
+    option_of_job,
+    read_exact_json,
+    read_list,
+    read_number,
+)
 from deferd.console.views.jobs import jobs_url
 from deferd.console.visit import PageList, Visit
 from deferd.contract.fields import NULL_IS_NONE, POLICY
+from deferd.contract.model import Labelled
 
 pages = PageList()
 _PATH = "/console/topics/{topic}/jobs/{id}/edit"
 _EDITED_UP_TO = 200_000
 _JSON_PARTS = ("body", "headers")
 _OPTIONS = tuple(field.name for field in POLICY)
-_CAN_BE_NULL = NULL_IS_NONE | {"tags", "headers"}
+_CAN_BE_NULL = {*NULL_IS_NONE, *Labelled.model_fields}
 _CHANGED = "The job was changed meanwhile. Below is what you typed; open it again to see what it is now."
 _NOT_CHANGED = {404, 409, 413}
 FIELDS = (
     FormField("body", "Body", "JSON. Integers of any size stay exact.", read_exact_json, control="textarea"),
     FormField("tags", "Tags", "with commas between them; empty: none", read_list, comma_separated),
     FormField("headers", "Headers", "a JSON object; empty: none", read_exact_json, control="textarea"),
+    FormField("group", "Group", GROUP_HINT),
+    FormField("priority", "Priority", PRIORITY_HINT, read_number, control="number"),
     *map(option_of_job, POLICY),
 )
 
@@ -113,7 +126,7 @@ def _page(visit: Visit, topic: str, job_id: str, edited: _Edited, form: Form, ba
         state=edited.state,
         form=form,
         kept=edited.kept,
-        parts=[part for part in ("body", "tags", "headers") if part not in edited.kept],
+        parts=[part for part in ("body", *Labelled.model_fields) if part not in edited.kept],
         options=_OPTIONS,
         base=base,
         back=jobs_url(topic),

@@ -13,6 +13,8 @@ from starlette.responses import Response
 from deferd.console.api_calls import ApiRefused, api_path, page_path
 from deferd.console.json_text import member_text, off_loop, parse, pretty
 from deferd.console.views.forms import (
+    GROUP_HINT,
+    PRIORITY_HINT,
     Form,
     FormField,
     comma_separated,
@@ -27,6 +29,7 @@ from deferd.console.views.schedule_pages import WEEK, PreviewedRun, days_words, 
 from deferd.console.views.typed_times import read_instant
 from deferd.console.visit import PageList, Region, Visit
 from deferd.contract.fields import POLICY
+from deferd.contract.model import Labelled
 from deferd.contract.operations.schedules_and_calendars import PutSchedule
 
 pages = PageList()
@@ -44,7 +47,7 @@ _CHANGED = "The schedule was changed meanwhile. Below is what you typed; open it
 _NAME = FormField("name", "Name", "its jobs have ids such as NAME:20300131T030000Z")
 _WHEN = ("cron", "every", "at", "days", "zone")
 _LIMITS = ("overlap", "catch_up", "start_at", "end_at", "max_runs", "window", "spread")
-_JOB = ("job.body", "job.tags", "job.headers")
+_JOB = ("job.body", *(f"job.{name}" for name in Labelled.model_fields))
 _OPTIONS = tuple(f"job.{field.name}" for field in POLICY)
 
 
@@ -98,6 +101,8 @@ def fields(now: datetime, zone: str) -> tuple[FormField, ...]:
         text("job.body", "Body", "JSON; empty: null. Integers of any size stay exact.", read_exact_json),
         FormField("job.tags", "Tags", "with commas between them", read_list, comma_separated),
         text("job.headers", "Headers", 'a JSON object, such as {"tenant": "acme"}', read_exact_json),
+        FormField("job.group", "Group", GROUP_HINT),
+        FormField("job.priority", "Priority", PRIORITY_HINT, read_number, control="number"),
         *(option_of_job(field, "job.") for field in POLICY),
     )
 

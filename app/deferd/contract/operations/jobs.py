@@ -108,6 +108,8 @@ class Job(Response, frozen=True, kw_only=True, eq=False, gc=False):
     headers_or_none: Annotated[dict[str, str] | None, "The headers, if the job has any."] = field(
         name="headers", default=None
     )
+    group: Annotated[str | None, "The group, if the job has one."] = None
+    priority: Annotated[int, "The priority, if it is not 0."] = 0
     dead_retain: Annotated[float | None, "Seconds for which the job is kept when it is dead, if it has its own."] = None
     time_limit: Annotated[float | None, "Longest time in seconds that one attempt may run, if there is one."] = None
     deadline: Annotated[
