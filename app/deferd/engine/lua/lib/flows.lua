@@ -13,17 +13,18 @@
 --            highest
 --   turns    ZSET flow -> when its turn is: -priority * BAND + a virtual time, the lowest is next. A job that is handed out
 --            adds COST / weight. A flow that limits hold back has (priority + 1) * BAND + that time. A flow without ready
---            jobs stays until its turn comes, so that it gets no further turn before that
+--            jobs stays until its turn comes, so that it gets no further turn before that. turns/newest HASH where a band
+--            begins -> the time of the flow that has become busy last
 --   limited  ZSET group -> ms at which its rate has room again, NEVER when something else must happen first. '' is there
 --            while a pop has found nothing that limits do not hold back, and is the time of the topic's rate. ALL is there
 --            after a change of the limits, until all blocked flows have been looked at again
 --   rate/GROUP, rate/  STRING lib/rate.lua, of a group and of the topic
 -- REQUESTS has a third word for reserved jobs of a flow, "=GROUP", and for all others of a topic with limits, "!".
 -- Virtual time is that of start-time fair queueing (Goyal, Vin, Cheng 1996): a flow that becomes busy begins at the time of
--- the flow whose turn it is.
+-- the flow whose turn it is, behind those that have begun there before.
 FLOWS.FIRST, FLOWS.WIDTH, FLOWS.MOST = -2 ^ 53, 2 ^ 32, 2 ^ 21 - 2 ^ 11
 FLOWS.PLAIN_FROM = FLOWS.FIRST + FLOWS.MOST * FLOWS.WIDTH
-FLOWS.BAND, FLOWS.COST, FLOWS.NEVER, FLOWS.ALL = 2 ^ 48, 1000, 2 ^ 53, '*'
+FLOWS.BAND, FLOWS.COST, FLOWS.NEVER, FLOWS.ALL = 2 ^ 49, 2 ^ 14, 2 ^ 53, '*'
 FLOWS.PAUSED, FLOWS.BLOCKED = 1, 2
 FLOWS.PLAIN = '0 '
 FLOWS.MOST_LOOKED_AT = 100  -- flows in one search for the next job
@@ -98,8 +99,7 @@ function FLOWS.unblock(group, state)
     turn = tonumber(turn or 0)
     if turn >= FLOWS.BAND then
       local begin = -(index - 1) * FLOWS.BAND
-      local time = math.max(turn - index * FLOWS.BAND, FLOWS.time_of(begin) - begin)
-      redis.call('ZADD', turns, begin + time, names[index])
+      redis.call('ZADD', turns, FLOWS.time_to_join(begin, begin + turn - index * FLOWS.BAND), names[index])
     end
   end
   redis.call('ZREM', topic_key('limited'), group)
@@ -153,17 +153,32 @@ function FLOWS.keep_place(settings, id, extra)
   return true
 end
 
--- The time of the flow whose turn is next in the band that begins there; its begin when none has a turn.
-function FLOWS.time_of(begin)
+-- When a flow that becomes busy has its turn, in the band that begins there: not before `earliest`, if that is given, and
+-- behind all that became busy before, so that none of them waits for ever.
+function FLOWS.time_to_join(begin, earliest)
   local last = string.format('(%.0f', begin + FLOWS.BAND)
   local first = redis.call('ZRANGE', topic_key('turns'), begin, last, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
-  return tonumber(first[2] or begin)
+  local next_turn = tonumber(first[2] or begin)
+  if earliest and earliest > next_turn then return earliest end
+  local newest = tonumber(redis.call('HGET', topic_key('turns/newest'), begin) or begin)
+  local time = math.min(math.max(next_turn, newest) + 1, next_turn + FLOWS.COST)
+  redis.call('HSET', topic_key('turns/newest'), begin, string.format('%.0f', time))
+  return time
 end
 
--- Have a flow take turns, if it does not.
+-- Have a flow, which has a new ready job, take turns. The job may be the one for which its group waits.
 function FLOWS.take_turns(flow)
-  if redis.call('ZSCORE', topic_key('turns'), flow) then return end
-  redis.call('ZADD', topic_key('turns'), FLOWS.time_of(-tonumber(string.sub(flow, 1, 1)) * FLOWS.BAND), flow)
+  local turn = tonumber(redis.call('ZSCORE', topic_key('turns'), flow) or nil)
+  if not turn then
+    redis.call('ZADD', topic_key('turns'), FLOWS.time_to_join(-tonumber(string.sub(flow, 1, 1)) * FLOWS.BAND), flow)
+  elseif turn >= FLOWS.BAND then
+    local group = FLOWS.group_of(flow)
+    local state = FLOWS.read(group)
+    if state.hold ~= '' then
+      FLOWS.unblock(group, state)
+      FLOWS.write(group, state)
+    end
+  end
 end
 
 -- The first and the last position of a slot.
@@ -190,7 +205,7 @@ function FLOWS.forget(flow)
   if not slot then return end
   redis.call('HDEL', topic_key('flows'), flow)
   if redis.call('EXISTS', topic_key('flows')) == 0 then
-    redis.call('DEL', topic_key('flows/free'))
+    redis.call('DEL', topic_key('flows/free'), topic_key('turns/newest'))
   else
     redis.call('ZADD', topic_key('flows/free'), slot, slot)
   end
@@ -327,7 +342,8 @@ end
 -- Count a job that is handed out, as FLOWS.next has found it.
 function FLOWS.take(settings, id, found, now)
   local _, rate, weight = FLOWS.limits_of(settings, found.group)
-  redis.call('ZADD', topic_key('turns'), found.turn + math.floor(FLOWS.COST / weight), found.flow)
+  local last = (1 - tonumber(string.sub(found.flow, 1, 1))) * FLOWS.BAND - 1
+  redis.call('ZADD', topic_key('turns'), math.min(found.turn + math.floor(FLOWS.COST / weight), last), found.flow)
   if found.group == '' then return end
   local state = found.state
   state.reserved = state.reserved + 1

@@ -1,0 +1,174 @@
+"""Groups take turns, priorities go first, and limits hold back what is ready."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+import pytest
+
+from deferd.contract.model import ChangeJob
+from deferd.engine.record import JobRecord
+from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver
+
+FLOW_KEYS = {"groups", "flows", "flows/free", "turns", "turns/newest", "limited"}
+
+
+def set_limits(driver: EngineDriver, **limits: Any) -> Any:
+    """Set the limits of the topic, as the store has them."""
+    keys = driver.queue._keys.of_topic(TOPIC)
+    settings = orjson.dumps({"li": limits} if limits else {})
+    return driver.engine._scripts.run("topic_set", keys, (TOPIC, "settings", settings, ""))
+
+
+def groups(driver: EngineDriver) -> dict[str, str]:
+    """What the store has of each group."""
+    return {name.decode(): entry.decode() for name, entry in driver.server.command("HGETALL", f"{KEY}:groups").items()}
+
+
+async def ids(driver: EngineDriver, count: int = 1000) -> list[str]:
+    return [job.id for job in await driver.pop(count)]
+
+
+async def put_some(driver: EngineDriver, names: Sequence[str], **fields: Any) -> None:
+    for name in names:
+        await driver.put(name, **fields)
+
+
+async def finish(driver: EngineDriver, *jobs: JobRecord) -> None:
+    for job in jobs:
+        await driver.queue.finish(TOPIC, job.id, job.receipt)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_groups_take_turns(driver: EngineDriver, at_once: bool) -> None:
+    await put_some(driver, ["a1", "a2", "a3"], group="a")
+    await put_some(driver, ["b1", "b2"], group="b")
+    await put_some(driver, ["p1", "p2"])
+    await put_some(driver, ["c1"], group="c", delay=10)
+    await driver.pass_time(10)
+    popped = await ids(driver) if at_once else [(await driver.pop_one()).id for _ in range(8)]
+    assert sorted(popped[:4]) == ["a1", "b1", "c1", "p1"]
+    assert sorted(popped[4:7]) == ["a2", "b2", "p2"]
+    assert popped[7:] == ["a3"]
+    assert await ids(driver) == []
+    assert {name: entry for name, entry in groups(driver).items()} == {"a": "3 3 0 ", "b": "2 2 0 ", "c": "1 1 0 "}
+
+
+async def test_higher_priorities_go_first_in_the_order_of_becoming_ready(driver: EngineDriver) -> None:
+    await put_some(driver, ["n1", "n2"])
+    await put_some(driver, ["h1", "h2"], priority=9)
+    await put_some(driver, ["m1"], priority=4, delay=5)
+    await put_some(driver, ["h3"], priority=9, delay=5)
+    await driver.pass_time(5)
+    assert await ids(driver) == ["h1", "h2", "h3", "m1", "n1", "n2"]
+
+
+async def test_nothing_is_left_when_all_jobs_have_ended(driver: EngineDriver) -> None:
+    await driver.put("plain")
+    plain = driver.keys_left()
+    await driver.put("a", group="g", priority=3)
+    await driver.put("b", group="g", delay=5)
+    await driver.put("c", priority=3)
+    assert driver.keys_left() >= {"groups", "turns", "flows"}
+    await driver.cancels.cancel(TOPIC, "b")
+    assert groups(driver) == {"": "1 0 0 ", "g": "1 0 0 "}
+    jobs = await driver.pop(3)
+    assert [job.id for job in jobs] == ["a", "c", "plain"]
+    assert driver.ready_list() == []
+    assert groups(driver) == {"": "1 0 0 ", "g": "1 1 0 "}
+    await finish(driver, *jobs)
+    assert groups(driver) == {}
+    assert await ids(driver) == []
+    assert driver.keys_left().isdisjoint(FLOW_KEYS | plain)
+
+
+async def test_a_group_with_strict_order_waits_for_the_job_before(driver: EngineDriver) -> None:
+    await set_limits(driver, g={"n": 1})
+    await put_some(driver, ["a1", "a2"], group="a")
+    await put_some(driver, ["b1"], group="b")
+    first, other = await driver.pop(10)
+    assert [first.id, other.id] == ["a1", "b1"]
+    await driver.put("a0", group="a", priority=9)
+    assert await ids(driver) == []
+    await finish(driver, other)
+    await driver.deliveries.release(TOPIC, "a1", first.receipt, delay_ms=5000)
+    assert await ids(driver) == []
+    await driver.pass_time(5)
+    (again,) = await driver.pop(10)
+    assert again.id == "a1"
+    await driver.pass_time(61)  # its lease ends: it keeps its place
+    (again,) = await driver.pop(10)
+    assert (again.id, again.attempts) == ("a1", 3)
+    await finish(driver, again)
+    assert await ids(driver) == ["a0"]
+
+
+@pytest.mark.parametrize("how", ["cancel", "bury", "move"])
+async def test_the_place_of_a_job_is_free_once_it_has_left(driver: EngineDriver, how: str) -> None:
+    await set_limits(driver, g={"n": 1})
+    await put_some(driver, ["a1", "a2"], group="a")
+    job = await driver.pop_one()
+    if how == "bury":
+        await driver.deliveries.bury(TOPIC, "a1", job.receipt)
+    else:
+        await driver.deliveries.release(TOPIC, "a1", job.receipt, delay_ms=5000)
+        assert await ids(driver) == []
+        if how == "cancel":
+            await driver.cancels.cancel(TOPIC, "a1")
+        else:
+            await driver.queue.change(TOPIC, "a1", ChangeJob(group="z"))
+    assert await ids(driver) == ["a2"]
+
+
+async def test_in_flight_limits_of_topic_and_groups(driver: EngineDriver) -> None:
+    await set_limits(driver, n=4, g={"n": 2}, s={"big": {"n": 3}})
+    await put_some(driver, [f"a{n}" for n in range(4)], group="a")
+    await put_some(driver, [f"b{n}" for n in range(4)], group="big")
+    jobs = await driver.pop(100)
+    assert sorted(job.id for job in jobs) == ["a0", "a1", "b0", "b1"]
+    await finish(driver, jobs[0], jobs[2])  # both of a
+    assert {jobs[0].id, jobs[2].id} == {"a0", "a1"}
+    jobs = await driver.pop(100)
+    assert sorted(job.id for job in jobs) == ["a2", "b2"]
+    await set_limits(driver, g={"n": 2}, s={"big": {"n": 3}})
+    await driver.run_timer()
+    assert await ids(driver) == ["a3"]
+    await set_limits(driver)
+    await driver.run_timer()
+    assert await ids(driver) == ["b3"]
+
+
+async def test_rates_hold_back_what_is_too_early(driver: EngineDriver) -> None:
+    await set_limits(driver, r={"c": 3, "p": 10_000}, g={"r": {"c": 1, "p": 4_000}})
+    await put_some(driver, [f"a{n}" for n in range(4)], group="a")
+    await put_some(driver, [f"p{n}" for n in range(3)])
+    assert sorted(await ids(driver)) == ["a0", "p0", "p1"]
+    await driver.pass_time(9)
+    assert await ids(driver) == []
+    await driver.pass_time(1.1)
+    assert sorted(await ids(driver)) == ["a1", "p2"]
+    await driver.pass_time(3.5)
+    assert await ids(driver) == []
+    await driver.pass_time(0.6)
+    assert await ids(driver) == ["a2"]
+    assert await ids(driver) == []
+
+
+async def test_weights_are_shares(driver: EngineDriver) -> None:
+    await set_limits(driver, s={"big": {"w": 3}})
+    await put_some(driver, [f"a{n}" for n in range(8)], group="a")
+    await put_some(driver, [f"b{n}" for n in range(24)], group="big")
+    popped = await ids(driver, 16)
+    assert sum(name[0] == "b" for name in popped) == 12
+
+
+async def test_a_changed_group_or_priority_moves_a_ready_job(driver: EngineDriver) -> None:
+    await put_some(driver, ["p1", "p2", "p3"])
+    await driver.queue.change(TOPIC, "p3", ChangeJob(priority=5))
+    await driver.queue.change(TOPIC, "p2", ChangeJob(group="g", priority=1))
+    assert groups(driver) == {"": "1 0 0 ", "g": "1 0 0 "}
+    await driver.queue.change(TOPIC, "p2", ChangeJob(group=None))
+    assert groups(driver) == {"": "2 0 0 "}
+    assert await ids(driver) == ["p3", "p2", "p1"]
