@@ -25,7 +25,7 @@ end
 
 if ARGV[2] == '' then
   redis.call('HDEL', pushes, TOPIC)
-  redis.call('DEL', topic_key('push/state'))
+  redis.call('DEL', topic_key('push/state'), topic_key('push/rate'))
   settings.pu = nil
   redis.call('HSET', SETTINGS, TOPIC, next(settings) and cjson.encode(settings) or '')
   if not next(settings) then schedule(now + FORGET_AFTER_MS) end

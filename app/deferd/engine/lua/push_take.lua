@@ -13,13 +13,13 @@
 --   topic is not pushed
 -- The target's state is in push/state, a HASH of the topic; no field: none, the circuit is closed.
 --   in/PROCESS  "requests until": the requests that a process has under way, and until which ms this counts
---   next        ms: the time at which the rate allows the next request, if requests were evenly spread
 --   failures    failures in a row; error, at: the last one, and its ms
 --   until       ms: the circuit is open until then; then one request probes the target | pause  ms that it was open
 --   probe       the process that has such a request under way
+-- push/rate is the STRING of lib/rate.lua, whose span is that of a tenth of the requests of a second, or of one request.
 -- Times that are later than they can be are from before the clock was set back. They count as the latest possible.
 -- Bound: as in pop.lua, and the processes, at most 1000 of them.
-local FEWEST_MS_BURST = 100
+local BURSTS_A_SECOND = 10
 local LATER = -1
 local now = now_ms()
 local push = stored_settings().pu
@@ -60,16 +60,15 @@ if state['until'] then
     room, probe = 1, 1
   end
 end
-local interval = push.r and 1000 / push.r
-local ahead = interval and math.max(interval, FEWEST_MS_BURST)
-local next_at = interval and math.max(tonumber(state.next or 0), now)
-if interval and next_at > now + ahead then
-  next_at = now + ahead
-  redis.call('HSET', key, 'next', string.format('%.0f', next_at))
-end
-if interval and room > 0 then
-  room = math.min(room, math.floor((now + ahead - next_at) / interval + 0.000001))
-  if room <= 0 then wait = math.ceil(next_at + interval - now - ahead) end
+local rate, window
+if push.r then
+  local burst = math.max(1, math.floor(push.r / BURSTS_A_SECOND))
+  rate = { c = burst, p = math.ceil(1000 * burst / push.r) }
+  window = RATE.window(topic_key('push/rate'), rate, now)
+  if room > 0 then
+    room = math.min(room, rate.c - window.total)
+    if room <= 0 then wait = RATE.room_at(window, rate) - now end
+  end
 end
 
 local popped, requests = '', 0
@@ -80,7 +79,7 @@ if room > 0 then
 end
 if requests > 0 then
   if probe == 1 then redis.call('HSET', key, 'until', string.format('%.0f', now + ARGV[8]), 'probe', ARGV[3]) end
-  if interval then redis.call('HSET', key, 'next', string.format('%.0f', next_at + requests * interval)) end
+  if rate then RATE.note(topic_key('push/rate'), window, rate, requests, now) end
 else
   probe = 0
 end
