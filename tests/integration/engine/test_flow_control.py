@@ -53,7 +53,7 @@ async def test_groups_take_turns(driver: EngineDriver, at_once: bool) -> None:
     assert sorted(popped[4:7]) == ["a2", "b2", "p2"]
     assert popped[7:] == ["a3"]
     assert await ids(driver) == []
-    assert {name: entry for name, entry in groups(driver).items()} == {"a": "3 3 0 ", "b": "2 2 0 ", "c": "1 1 0 "}
+    assert groups(driver) == {"a": "3 3 0 ", "b": "2 2 0 ", "c": "1 1 0 "}
 
 
 async def test_higher_priorities_go_first_in_the_order_of_becoming_ready(driver: EngineDriver) -> None:

@@ -33,8 +33,8 @@ local noted  -- events
 local replayed_bytes, skipped, expired, overdue
 local is_drained  -- whether the Ready list is known to be empty, but for what limits hold back
 local settings
-local found  -- in a topic with flows: what FLOWS.take needs of the job that was taken last
 local has_flows, is_limited
+local found  -- in a topic with flows: what FLOWS.take needs of the jobs that were read last
 local marks  -- by place in `taken`: what REQUESTS is to have of its group
 local taken, records, ttrs, latest_ends, next_taken, leases, earliest
 local holders, requested  -- pairs for HOLDERS and REQUESTS, of all requests of this call
@@ -88,11 +88,10 @@ local function read_terms(raw)
   return (extra.t or DEFAULT_TTR_MS) + 0, latest, extra.y == 0
 end
 
--- The first `most` ready jobs, at most so many that their records fit into `bytes`: their ids, and their records (false
+-- The first of some ready jobs, so many that their records fit into `bytes`: their ids, and their records (false
 -- for an id without one). Up to READ_AT_ONCE records of the size of those before are read in one step; what of them
 -- does not fit stays in the list. The first is among them in any case with `at_least_one`.
-local function first_fitting(most, bytes, at_least_one)
-  local ids = redis.call('ZRANGE', READY, 0, most - 1)
+local function first_fitting(ids, bytes, at_least_one)
   local raws, count, largest, fits = {}, 0, 0, true
   if at_least_one and #ids > 0 then
     count, raws[1] = 1, redis.call('HGET', POOL, ids[1])
@@ -118,27 +117,26 @@ local function first_fitting(most, bytes, at_least_one)
       if size > largest then largest = size end
     end
   end
-  is_drained = count == #ids and count < most
   for beyond = #ids, count + 1, -1 do ids[beyond] = nil end
   return ids, raws
 end
 
--- Take the job whose flow has its turn off the Ready list, if its record fits.
-local function take_of_flows(bytes, at_least_one)
-  local id, more = FLOWS.next(settings, now)
-  if not id then
+-- Take jobs of the flow that has its turn off the Ready list.
+local function take_of_flows(most, bytes, at_least_one)
+  local next_ids, more = FLOWS.next(settings, most, now)
+  if not next_ids then
     is_drained, is_limited = more ~= 'more', more == 'limited'
     return {}, {}
   end
   found = more
-  if not at_least_one and redis.call('HSTRLEN', POOL, id) > bytes then return {}, {} end
-  redis.call('ZREM', READY, id)
-  return { id }, { redis.call('HGET', POOL, id) }
+  local ids, raws = first_fitting(next_ids, bytes, at_least_one)
+  if #ids > 0 then redis.call('ZREM', READY, unpack(ids)) end
+  return ids, raws
 end
 
 -- Take the first jobs off the Ready list, see above.
 local function take_ids(most, bytes, at_least_one)
-  if has_flows then return take_of_flows(bytes, at_least_one) end
+  if has_flows then return take_of_flows(most, bytes, at_least_one) end
   if most == 1 and at_least_one then
     local first = redis.call('ZPOPMIN', READY)
     local id = first[1]
@@ -146,12 +144,15 @@ local function take_ids(most, bytes, at_least_one)
       redis.call('ZADD', READY, first[2], id)
       has_flows = true
       FLOWS.begin_turns()
-      return take_of_flows(bytes, at_least_one)
+      return take_of_flows(most, bytes, at_least_one)
     end
     is_drained = not id
     return { id }, { id and redis.call('HGET', POOL, id) }
   end
-  local ids, raws = first_fitting(most, bytes, at_least_one)
+  local first_ids = redis.call('ZRANGE', READY, 0, most - 1)
+  local looked_at = #first_ids
+  local ids, raws = first_fitting(first_ids, bytes, at_least_one)
+  is_drained = #ids == looked_at and looked_at < most
   if #ids > 0 then redis.call('ZREMRANGEBYRANK', READY, 0, #ids - 1) end
   return ids, raws
 end
@@ -162,10 +163,11 @@ local function expiries_of(ids)
   return redis.call('ZMSCORE', EXPIRY, unpack(ids))
 end
 
--- Note for FLOWS that a job is handed out, and what REQUESTS is to have of its group.
-local function mark_taken(place, id)
-  FLOWS.take(settings, id, found, now)
-  if found.flow ~= FLOWS.PLAIN then marks[place] = '=' .. found.group end
+-- Note for FLOWS which jobs, from this place in `taken` on, are handed out, and what REQUESTS is to have of their group.
+local function note_flows(taken, from)
+  FLOWS.take(settings, { unpack(taken, from) }, found, now)
+  if found.flow == FLOWS.PLAIN then return end
+  for place = from, #taken do marks[place] = '=' .. found.group end
 end
 
 -- Remove the first `wanted` jobs from the Ready list. Returns their ids, records, own ttrs, and latest lease ends, nil
@@ -180,14 +182,13 @@ local function take(wanted)
   while count < wanted and skipped < MOST_SKIPPED and not is_full and not is_drained do
     local ids, raws = take_ids(math.min(wanted - count, MOST_IN_CHUNK), MOST_BYTES - bytes, bytes == 0)
     if #ids == 0 then break end
-    local expiry
+    local expiry, from = nil, count + 1
     for index = 1, #ids do
       local id, raw = ids[index], raws[index]
       if raw and string.sub(raw, 23, 26) == NO_EXTRA then  -- as most jobs: it has neither a ttl nor a deadline
         count = count + 1
         taken[count], records[count], ttrs[count] = id, raw, DEFAULT_TTR_MS
         bytes = bytes + #raw
-        if has_flows then mark_taken(count, id) end
       else
         expiry = expiry or expiries_of(ids)
         local is_read, own_ttr, latest, is_open = false, nil, nil, false
@@ -226,10 +227,10 @@ local function take(wanted)
           end
           taken[count], records[count], ttrs[count] = id, raw, own_ttr
           bytes = bytes + #raw
-          if has_flows then mark_taken(count, id) end
         end
       end
     end
+    if has_flows then note_flows(taken, from) end
   end
   return taken, records, ttrs, latest_ends
 end

@@ -9,6 +9,7 @@ local scripts = {}
 -- Set all that the files of lib/ know of a call: nothing may be left of the call before, which may have ended in an error.
 local function begin_call(keys, argv)
   KEYS, ARGV, TOPIC, made_attached = keys, argv, argv[1], nil
+  FLOWS.states, FLOWS.slots = nil, nil
   POOL, DELAY, READY, RESERVED, DEAD, FINISHED, EXPIRY, HOLDERS, CANCELLED, SETTINGS, TOPICS, DUE, TALLY, REQUESTS, TAGGED,
     TAKEN = unpack(keys, 1, 16)
 end
@@ -27,13 +28,17 @@ local function register(verb, flags, run)
     if called_at_ms >= tonumber(argv[#argv]) then return redis.error_reply('TOOLATE ' .. called_at_ms) end
     argv[#argv] = nil
     begin_call(keys, argv)
-    return run(keys, argv)
+    local reply = run(keys, argv)
+    if FLOWS.states then FLOWS.store() end
+    return reply
   end
 
   scripts[verb] = function(keys, argv)
     local outer_keys, outer_argv = KEYS, ARGV
+    if FLOWS.states then FLOWS.store() end
     begin_call(keys, argv)
     local reply = run(keys, argv)
+    if FLOWS.states then FLOWS.store() end
     begin_call(outer_keys, outer_argv)
     return reply
   end

@@ -31,7 +31,9 @@ FLOWS.MOST_LOOKED_AT = 100  -- flows in one search for the next job
 FLOWS.TRY_AGAIN_MS = 1000
 
 -- Whether the topic has jobs with a group or a priority, or such that are limited.
-function FLOWS.exist() return redis.call('EXISTS', topic_key('groups'), topic_key('limited')) > 0 end
+function FLOWS.exist()
+  return FLOWS.states ~= nil or redis.call('EXISTS', topic_key('groups'), topic_key('limited')) > 0
+end
 
 -- The flow of a job by the extra of its record.
 function FLOWS.of(extra)
@@ -60,19 +62,35 @@ function FLOWS.limits_of(settings, group)
   return own.n or each.n, own.r or each.r, own.w or 1
 end
 
+-- What `groups` has for a group, as a table, the same one each time in a call.
 function FLOWS.read(group)
-  local entry = redis.call('HGET', topic_key('groups'), group)
-  local live, reserved, flags, hold = string.match(entry or '', '^(%d+) (%d+) (%d) ?(.*)$')
-  return { live = tonumber(live) or 0, reserved = tonumber(reserved) or 0, flags = tonumber(flags) or 0, hold = hold or '' }
+  FLOWS.states = FLOWS.states or {}
+  local state = FLOWS.states[group]
+  if not state then
+    local entry = redis.call('HGET', topic_key('groups'), group)
+    local live, reserved, flags, hold = string.match(entry or '', '^(%d+) (%d+) (%d) ?(.*)$')
+    state = { live = tonumber(live) or 0, reserved = tonumber(reserved) or 0, flags = tonumber(flags) or 0, hold = hold or '' }
+    FLOWS.states[group] = state
+  end
+  return state
 end
 
-function FLOWS.write(group, state)
-  if state.live <= 0 and state.flags % 2 == 0 then
-    redis.call('HDEL', topic_key('groups'), group)
-  else
-    local numbers = string.format('%.0f %.0f %d ', math.max(state.live, 0), math.max(state.reserved, 0), state.flags)
-    redis.call('HSET', topic_key('groups'), group, numbers .. state.hold)
+-- Have a changed entry stored at the end of the call: lib/calls.lua calls FLOWS.store.
+function FLOWS.write(state) state.is_changed = true end
+
+function FLOWS.store()
+  local stored, gone = {}, {}
+  for group, state in pairs(FLOWS.states) do
+    if state.is_changed and state.live <= 0 and state.flags % 2 == 0 then
+      gone[#gone + 1] = group
+    elseif state.is_changed then
+      local numbers = string.format('%.0f %.0f %d ', math.max(state.live, 0), math.max(state.reserved, 0), state.flags)
+      stored[#stored + 1], stored[#stored + 2] = group, numbers .. state.hold
+    end
   end
+  if #stored > 0 then set_fields(topic_key('groups'), stored) end
+  if #gone > 0 then redis.call('HDEL', topic_key('groups'), unpack(gone)) end
+  FLOWS.states = nil
 end
 
 -- A job with this extra is live now: it was put, or redriven.
@@ -81,7 +99,7 @@ function FLOWS.joined(extra)
   local group = FLOWS.group_of(FLOWS.of(extra))
   local state = FLOWS.read(group)
   state.live = state.live + 1
-  FLOWS.write(group, state)
+  FLOWS.write(state)
 end
 
 -- Nothing but limits was found by a pop before: now there may be something.
@@ -116,7 +134,7 @@ function FLOWS.left(id, extra)
     state.hold = ''
     FLOWS.unblock(group, state)
   end
-  FLOWS.write(group, state)
+  FLOWS.write(state)
 end
 
 -- The same by its record, which may be damaged.
@@ -132,7 +150,7 @@ function FLOWS.ended(mark, count, are_over)
     if group ~= '' then state.reserved = state.reserved - count end
     if are_over then state.live = state.live - count end
     FLOWS.unblock(group, state)
-    FLOWS.write(group, state)
+    FLOWS.write(state)
   end
   FLOWS.wake_limited()
 end
@@ -149,7 +167,7 @@ function FLOWS.keep_place(settings, id, extra)
   local state = FLOWS.read(group)
   if state.hold ~= '' then return false end
   state.hold = id
-  FLOWS.write(group, state)
+  FLOWS.write(state)
   return true
 end
 
@@ -176,7 +194,7 @@ function FLOWS.take_turns(flow)
     local state = FLOWS.read(group)
     if state.hold ~= '' then
       FLOWS.unblock(group, state)
-      FLOWS.write(group, state)
+      FLOWS.write(state)
     end
   end
 end
@@ -190,11 +208,14 @@ end
 -- The slot of a flow; `makes` it if it has none. Nil when there is none.
 function FLOWS.slot(flow, makes)
   local flows = topic_key('flows')
-  local slot = tonumber(redis.call('HGET', flows, flow) or nil)
+  FLOWS.slots = FLOWS.slots or {}
+  local slot = FLOWS.slots[flow] or tonumber(redis.call('HGET', flows, flow) or nil)
+  FLOWS.slots[flow] = slot
   if slot or not makes then return slot end
   slot = tonumber(redis.call('ZPOPMIN', topic_key('flows/free'))[1] or redis.call('HLEN', flows))
   if slot >= FLOWS.MOST then return nil end
   redis.call('HSET', flows, flow, slot)
+  FLOWS.slots[flow] = slot
   return slot
 end
 
@@ -203,6 +224,7 @@ function FLOWS.forget(flow)
   redis.call('ZREM', topic_key('turns'), flow)
   local slot = FLOWS.slot(flow)
   if not slot then return end
+  FLOWS.slots[flow] = nil
   redis.call('HDEL', topic_key('flows'), flow)
   if redis.call('EXISTS', topic_key('flows')) == 0 then
     redis.call('DEL', topic_key('flows/free'), topic_key('turns/newest'))
@@ -268,15 +290,15 @@ function FLOWS.prepend(id)
   redis.call('ZREM', topic_key('limited'), '')
 end
 
--- The ready job at the head of a flow, nil for none.
-function FLOWS.head(flow)
-  local range = { FLOWS.PLAIN_FROM, '+inf' }
+-- The ids of the first ready jobs of a flow.
+function FLOWS.first(flow, most)
+  local first, last = FLOWS.PLAIN_FROM, '+inf'
   if flow ~= FLOWS.PLAIN then
     local slot = FLOWS.slot(flow)
-    if not slot then return nil end
-    range = { FLOWS.positions(slot) }
+    if not slot then return {} end
+    first, last = FLOWS.positions(slot)
   end
-  return redis.call('ZRANGE', READY, range[1], range[2], 'BYSCORE', 'LIMIT', 0, 1)[1]
+  return redis.call('ZRANGE', READY, first, last, 'BYSCORE', 'LIMIT', 0, most)
 end
 
 -- Hold a flow back until its group is unblocked; at `room_at` ms its rate has room again, nil when that is not the reason.
@@ -285,25 +307,28 @@ function FLOWS.block(flow, turn, group, state, room_at)
   redis.call('ZADD', topic_key('limited'), room_at or FLOWS.NEVER, group)
   if room_at then schedule(room_at) end
   if state.flags < FLOWS.BLOCKED then state.flags = state.flags + FLOWS.BLOCKED end
-  FLOWS.write(group, state)
+  FLOWS.write(state)
 end
 
--- The job of a group that may be handed out next, where `head` is the first one of the flow whose turn it is. Or nil, by
--- which limit it is held back (paused, order, max_in_flight, rate), and when a rate has room again.
-function FLOWS.allowed(settings, group, state, head, now)
+-- How many jobs of a group may be handed out now, infinite for any number, and the id of the only one that may be, nil for
+-- those whose turn it is. Or 0, by which limit they are held back (paused, order, max_in_flight, rate), and when a rate has
+-- room again.
+function FLOWS.allowed(settings, group, state, now)
+  if group == '' then return math.huge end
   local most, rate = FLOWS.limits_of(settings, group)
-  local id = head
-  if state.flags % 2 == 1 then return nil, 'paused' end
+  local room, only = most and most - state.reserved or math.huge, nil
+  if state.flags % 2 == 1 then return 0, 'paused' end
   if state.hold ~= '' and most == 1 then
-    if not redis.call('ZSCORE', READY, state.hold) then return nil, 'order' end
-    id = state.hold
+    if not redis.call('ZSCORE', READY, state.hold) then return 0, 'order' end
+    only = state.hold
   end
-  if most and state.reserved >= most then return nil, 'max_in_flight' end
+  if room <= 0 then return 0, 'max_in_flight' end
   if rate then
     state.window = RATE.window(topic_key('rate/' .. group), rate, now)
-    if state.window.total >= rate.c then return nil, 'rate', RATE.room_at(state.window, rate) end
+    if state.window.total >= rate.c then return 0, 'rate', RATE.room_at(state.window, rate) end
+    room = math.min(room, rate.c - state.window.total)
   end
-  return id
+  return room, only
 end
 
 -- Before the first search of a call: plain jobs, which are put without a look at the others, take turns with them.
@@ -312,12 +337,13 @@ function FLOWS.begin_turns()
   if last and tonumber(last) >= FLOWS.PLAIN_FROM then FLOWS.take_turns(FLOWS.PLAIN) end
 end
 
--- Find the job that is handed out next. Returns its id and what FLOWS.take needs, or nil and why there is none: none is
--- `ready`, `limited`, or `more` when it must be searched further. Bound: MOST_LOOKED_AT flows.
-function FLOWS.next(settings, now)
+-- Find the jobs that are handed out next, at most `most`, all of the flow whose turn it is and as many as it may have in a
+-- row. Returns their ids and what FLOWS.take needs, or nil and why there are none: none is `ready`, `limited`, or `more`
+-- when they must be searched further. Bound: MOST_LOOKED_AT flows, and `most` jobs.
+function FLOWS.next(settings, most, now)
   for _ = 1, FLOWS.MOST_LOOKED_AT do
-    local first = redis.call('ZRANGE', topic_key('turns'), 0, 0, 'WITHSCORES')
-    local flow, turn = first[1], tonumber(first[2])
+    local first = redis.call('ZRANGE', topic_key('turns'), 0, 1, 'WITHSCORES')
+    local flow, turn, next_turn = first[1], tonumber(first[2]), tonumber(first[4] or FLOWS.NEVER)
     if not flow then
       -- If there are ready jobs, another program has removed the turns.
       local strays = redis.call('ZRANGE', READY, 0, FLOWS.MOST_LOOKED_AT - 1)
@@ -326,30 +352,38 @@ function FLOWS.next(settings, now)
       return nil, 'more'
     end
     if turn >= FLOWS.BAND then return nil, 'limited' end
-    local head, group = FLOWS.head(flow), FLOWS.group_of(flow)
-    if not head then
+    local group = FLOWS.group_of(flow)
+    local state = FLOWS.read(group)
+    local _, _, weight = FLOWS.limits_of(settings, group)
+    local found = { flow = flow, turn = turn, cost = math.floor(FLOWS.COST / weight), group = group, state = state }
+    local in_a_row = math.floor((next_turn - turn) / found.cost) + 1
+    local room, only, room_at = FLOWS.allowed(settings, group, state, now)
+    local ids = FLOWS.first(flow, math.min(most, in_a_row, math.max(room, 1)))
+    if #ids == 0 then
       FLOWS.forget(flow)
-    else
-      local state, id, room_at, _ = FLOWS.read(group), head, nil, nil
-      if group ~= '' then id, _, room_at = FLOWS.allowed(settings, group, state, head, now) end
-      if id then return id, { flow = flow, turn = turn, group = group, state = state } end
+    elseif room == 0 then
       FLOWS.block(flow, turn, group, state, room_at)
+    else
+      return only and { only } or ids, found
     end
   end
   return nil, 'more'
 end
 
--- Count a job that is handed out, as FLOWS.next has found it.
-function FLOWS.take(settings, id, found, now)
-  local _, rate, weight = FLOWS.limits_of(settings, found.group)
+-- Count jobs that are handed out, of those that FLOWS.next has found.
+function FLOWS.take(settings, ids, found, now)
+  if #ids == 0 then return end
   local last = (1 - tonumber(string.sub(found.flow, 1, 1))) * FLOWS.BAND - 1
-  redis.call('ZADD', topic_key('turns'), math.min(found.turn + math.floor(FLOWS.COST / weight), last), found.flow)
+  redis.call('ZADD', topic_key('turns'), math.min(found.turn + #ids * found.cost, last), found.flow)
   if found.group == '' then return end
+  local _, rate = FLOWS.limits_of(settings, found.group)
   local state = found.state
-  state.reserved = state.reserved + 1
-  if state.hold == id then state.hold = '' end
-  FLOWS.write(found.group, state)
-  if rate then RATE.note(topic_key('rate/' .. found.group), state.window, rate, 1, now) end
+  state.reserved = state.reserved + #ids
+  for _, id in ipairs(ids) do
+    if state.hold == id then state.hold = '' end
+  end
+  FLOWS.write(state)
+  if rate then RATE.note(topic_key('rate/' .. found.group), state.window, rate, #ids, now) end
 end
 
 -- How many jobs the limits of the topic let a pop take, at most `wanted`; the window of its rate, if it has one; and when
@@ -396,7 +430,7 @@ function FLOWS.look_again(group)
   local state = FLOWS.read(group)
   if state.flags >= FLOWS.BLOCKED then
     FLOWS.unblock(group, state)
-    FLOWS.write(group, state)
+    FLOWS.write(state)
   else
     redis.call('ZREM', topic_key('limited'), group)
   end

@@ -186,7 +186,7 @@ end
 -- Whether any job of the topic has more than a record and a place in a sorted set: a ttl or deadline, tags, a
 -- follow-up, collected items, a schedule, a group or a priority. Few topics have such jobs, and this is one command.
 local function any_has_more()
-  return redis.call('EXISTS', EXPIRY, TAGGED, topic_key('follow'), topic_key('items'), topic_key('runs'), topic_key('groups')) > 0
+  return FLOWS.states ~= nil or redis.call('EXISTS', EXPIRY, TAGGED, topic_key('follow'), topic_key('items'), topic_key('runs'), topic_key('groups')) > 0
 end
 
 -- How long after the end of its lease the holder of a cancelled job still gets the code of cancelled jobs.
