@@ -15,7 +15,7 @@ from deferd.contract.fields import SECONDS_OF_PUTS
 from deferd.contract.windows import END_PATTERN, FORM_TAGS, TIME_PATTERN
 
 FIELD_ERRORS_MAX = 1000
-_SECONDS = frozenset((*SECONDS_OF_PUTS, "base", "cap", "seconds", "wait", "advance", "by", "every", "timeout"))
+_SECONDS = frozenset((*SECONDS_OF_PUTS, "base", "cap", "seconds", "wait", "advance", "by", "every", "per", "timeout"))
 _BACKOFF_KINDS = tuple(
     get_args(kind.model_fields["kind"].annotation)[0] for kind in get_args(get_args(backoff.Backoff)[0])
 )
@@ -30,6 +30,7 @@ _PATTERN_MEANINGS = {
     END_PATTERN: "a time of day, HH:MM, or 24:00",
     limits.ID_PATTERN: f"1 to {limits.ID_LENGTH} of A-Z a-z 0-9 . _ : -, the first a letter or digit",
 }
+_OF_KEY = "[key]"
 _UNKNOWN_KIND = f"must have a `kind` that is one of {', '.join(_BACKOFF_KINDS)}"
 _PLAIN = {
     "missing": "is required",
@@ -80,14 +81,16 @@ def field_errors(
 
 
 def _path(location: tuple[str | int, ...], value: Any) -> Iterable[str | int]:
-    """The location without the tags that pydantic adds for the kinds of backoffs and windows, which are no fields."""
+    """The location without what pydantic adds and is no field: the tags of the kinds of backoffs and windows, and the
+    mark of an error in a key of a dict.
+    """
     within: Any = value
     before: str | int | None = None
     for step in location:
         if before == "backoff" and step in _BACKOFF_KINDS and isinstance(within, dict) and step == within.get("kind"):
             before = None
             continue
-        if step in FORM_TAGS:
+        if step in FORM_TAGS or step == _OF_KEY:
             continue
         yield step
         before = step

@@ -29,6 +29,8 @@ class Kind(Enum):
     """A string."""
     DURABILITY = auto()
     """`memory`, `fsync` or `replicated:N`, stored as a level of store/durability_levels.py."""
+    LIMITS = auto()
+    """An object of `contract.flow`, only of topics."""
 
 
 class Field(NamedTuple):
@@ -228,6 +230,17 @@ TOPIC: Final = (
         hint="0 to 10,000; default 0: none",
         high=limits.EVENTS_MAX,
         default=0,
+    ),
+    Field(
+        "limits",
+        Kind.LIMITS,
+        "li",
+        about="How many jobs may be in flight, and how often jobs are handed out: of the topic, of each group, and of "
+        "single groups. It holds over all processes, for pops and pushes together. `null`: no limits. Not for topics "
+        "with several partitions.",
+        help="how many of its jobs may be in flight, and how often they are handed out",
+        label="Limits",
+        hint='JSON, such as {"max_in_flight": 50, "rate": {"count": 100, "per": 1}}; empty: none',
     ),
 )
 """The settings of a topic that are not part of the policy."""

@@ -33,6 +33,13 @@ EVENT_STREAMS_PER_KEY = 20
 GROUP_PATTERN = TOPIC_PATTERN
 GROUP_LENGTH = TOPIC_LENGTH
 PRIORITY_MAX = 9
+FLOW_COUNT_MAX = 1_000_000
+"""Of jobs in flight, and of deliveries in the span of a rate."""
+RATE_SPAN_MIN_S = 0.1
+RATE_SPAN_MAX_S = 86_400
+WEIGHT_MAX = 100
+NAMED_GROUPS_MAX = 1000
+"""Groups with limits of their own in the settings of a topic."""
 
 TAG_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"
 TAG_LENGTH = 64

@@ -26,6 +26,7 @@ from pydantic import (
 
 from deferd.contract import limits
 from deferd.contract.backoff import Backoff
+from deferd.contract.flow import Group, Limits, Priority, TopicLimits
 from deferd.contract.json_values import is_deeper
 from deferd.contract.strict_model import StrictModel, constraint, seconds_field
 from deferd.contract.timestamps import parse_instant
@@ -289,27 +290,6 @@ Headers = Annotated[
         description=f"Up to {limits.HEADERS_OF_JOB_MAX} names with texts, {limits.HEADERS_OF_JOB_BYTES} bytes "
         "together, without control characters; passed to the consumer beside the body.",
         examples=[{"tenant": "acme"}],
-    ),
-]
-
-
-Group = Annotated[
-    str,
-    StringConstraints(pattern=limits.GROUP_PATTERN),
-    Field(
-        description="The group of the job, such as the customer that it is for. The groups of a topic take turns, and "
-        "the topic's `limits` may bound each of them. Not for topics with several partitions.",
-        examples=["customer-7"],
-    ),
-]
-Priority = Annotated[
-    int,
-    Field(
-        strict=True,
-        ge=0,
-        le=limits.PRIORITY_MAX,
-        description=f"0 to {limits.PRIORITY_MAX}: of the ready jobs of a topic, those of a higher priority are handed "
-        "out first. Default: 0. Not for topics with several partitions.",
     ),
 ]
 
@@ -670,6 +650,7 @@ class TopicSettings(JobPolicy):
     durability: Durability | None = constraint("durability", default=None)
     events: int = constraint("events", default=0)
     partitions: int | None = constraint("partitions", default=None)
+    limits: Limits = None
 
     schema_examples = (
         {
@@ -684,6 +665,7 @@ class TopicSettings(JobPolicy):
             "durability": None,
             "events": 0,
             "partitions": None,
+            "limits": TopicLimits.schema_examples[0],
         },
     )
 

@@ -38,6 +38,7 @@ import pydantic_core
 from pydantic import BaseModel
 
 from deferd.contract.fields import PLACING, POLICY, Field, Kind
+from deferd.contract.flow import limits_to_store, read_limits
 from deferd.contract.model import JobPolicy, JobState
 from deferd.contract.windows import read_window, window_text
 from deferd.engine.partitions import topic_of
@@ -315,6 +316,7 @@ _TO_STORE: dict[Kind, Callable[[Any], Any]] = {
     Kind.WINDOW: window_text,
     Kind.TEXT: str,
     Kind.DURABILITY: level_named,
+    Kind.LIMITS: limits_to_store,
 }
 _NONE = {Kind.SECONDS: 0, Kind.COUNT: 0, Kind.WINDOW: "", Kind.TEXT: ""}
 """What stands for null."""
@@ -322,6 +324,7 @@ _FROM_STORE: dict[Kind, Callable[[Any], Any]] = {
     Kind.SECONDS: lambda ms: ms / 1000,
     Kind.WINDOW: read_window,
     Kind.DURABILITY: name_of,
+    Kind.LIMITS: read_limits,
 }
 
 

@@ -36,7 +36,7 @@ from deferd.engine.shelf import HELD_S, Shelf, ShelfCalls, Wanted
 _SEARCHED = 250
 """Most jobs that one script call looks at: less than 5 ms of the store's time."""
 _SCORE = re.compile(r"(?:-?[0-9]{1,16})?")
-_FEWER_PARTITIONS, _IS_PUSHED = -2, -3
+_FEWER_PARTITIONS, _IS_PUSHED, _HAS_FLOWS = -2, -3, -4
 _PAGE_BYTES = 1024 * 1024
 _MOST_LOOKED_AT = 10_000
 """By one page of a search; the last step may exceed it."""
@@ -75,16 +75,25 @@ class Topics:
         the store does not support it.
 
         Raises:
-            InvalidInput: a zone or calendar of the window is unknown, or that never opens; or the topic has more
-                partitions, or is pushed and would have several.
+            InvalidInput: a zone or calendar of the window is unknown, or that never opens; the topic has more
+                partitions; or it would have several with limits, or while it is pushed or has jobs with a group or
+                a priority.
         """
         if settings.window is not None:
             await self._placer.calendars.check(settings.window)
+        if settings.limits is not None:
+            await self._partitions.refresh(topic)
+            partitions = max(self._keys.partitions.count(topic), settings.partitions or 1)
+            if partitions > 1:
+                message = f"must be left out for a topic with {partitions} partitions"
+                raise InvalidInput([FieldError(("body", "limits"), message)])
         stored = settings_to_store(settings)
         code = await self._run("topic_set", topic, "settings", json_bytes(stored) if stored else "")
         await self._partitions.spread(topic)
-        if code in {_FEWER_PARTITIONS, _IS_PUSHED}:
+        if code in {_FEWER_PARTITIONS, _IS_PUSHED, _HAS_FLOWS}:
             most = "at most 1: the topic is pushed"
+            if code == _HAS_FLOWS:
+                most = "at most 1: the topic has jobs with a group or a priority"
             if code == _FEWER_PARTITIONS:
                 most = f"at least {self._keys.partitions.count(topic)}: partitions can grow, not shrink"
             raise InvalidInput([FieldError(("body", "partitions"), f"must be {most}", settings.partitions)])
@@ -564,7 +573,7 @@ def settings_to_store(settings: TopicSettings) -> dict[str, Any]:
         stored["pl"] = json_bytes([window, spread_ms]).decode()
     for field in TOPIC:
         value = getattr(settings, field.name)
-        if value not in {None, field.default}:
+        if value is not None and value != field.default:
             stored[field.key] = to_store(field, value)
     return stored
 

@@ -60,8 +60,8 @@ class EagerJobs:
     Without a worker, and for topics without a handler, jobs are only recorded.
 
     There is no clock and no store: `backoff`, `max_attempts`, `ttl`, `retain`, `dead_retain`, `deadline`, `unique_for`,
-    `max_wait`, `window`, `spread`, leases, time limits, priorities, topic settings, limits of size and concurrency have
-    no effect, and an id is free again when its job is finished or dead. To test these, use the fixture
+    `max_wait`, `window`, `spread`, leases, time limits, groups, priorities, topic settings, limits of size and
+    concurrency have no effect, and an id is free again when its job is finished or dead. To test these, use the fixture
     `deferd_service`, a real service.
     """
 

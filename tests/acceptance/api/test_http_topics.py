@@ -13,7 +13,10 @@ from tests.acceptance.http_calls import NO_TLS, Http, moment, ok, problem, refus
 from tests.acceptance.service_process import running_service
 
 _POLICY = ("ttr", "backoff", "max_attempts", "ttl", "retain", "dead_retain", "time_limit", "deadline")
-_NO_SETTINGS = {**dict.fromkeys((*_POLICY, "window", "spread", "max_jobs", "durability", "partitions")), "events": 0}
+_NO_SETTINGS = {
+    **dict.fromkeys((*_POLICY, "window", "spread", "max_jobs", "durability", "partitions", "limits")),
+    "events": 0,
+}
 
 
 async def test_a_topic_is_shown_in_its_current_state(http: Http) -> None:
@@ -87,11 +90,30 @@ async def test_settings_are_replaced_as_a_whole(http: Http) -> None:
         "durability": "memory",
         "events": 100,
         "partitions": None,
+        "limits": {
+            "max_in_flight": 50,
+            "rate": {"count": 100, "per": 0.5, "burst": 10},
+            "per_group": {"max_in_flight": 1},
+            "groups": {"customer:7": {"rate": {"count": 7, "per": 60}, "weight": 3}},
+        },
     }
     assert ok(await http.put(http.topic_path(), json=settings))["settings"] == settings
     assert ok(await http.get(http.topic_path()))["settings"] == settings
     assert ok(await http.put(http.topic_path(), json={"ttr": 5}))["settings"] == {**_NO_SETTINGS, "ttr": 5}
     assert ok(await http.put(http.topic_path(), json={}))["settings"] == _NO_SETTINGS
+
+
+async def test_limits_are_for_topics_with_one_partition(http: Http) -> None:
+    several, limits = {"partitions": 4}, {"limits": {"max_in_flight": 1}}
+    ok(await http.put(http.topic_path(), json=limits))
+    both = await http.put(http.topic_path(), json={**several, **limits})
+    assert refusal(both, "body.limits") == "must be left out for a topic with 4 partitions"
+    settings = ok(await http.get(http.topic_path()))["settings"]
+    assert (settings["partitions"], settings["limits"]) == (None, limits["limits"])
+    settings = ok(await http.put(http.topic_path(), json=several))["settings"]
+    assert (settings["partitions"], settings["limits"]) == (4, None), "settings replace all earlier ones"
+    assert "left out" in refusal(await http.put(http.topic_path(), json=limits), "body.limits")
+    ok(await http.put(http.topic_path(), json={"limits": {"groups": {"a": {}}}}))
 
 
 async def test_shown_settings_can_be_set_as_they_are(http: Http) -> None:

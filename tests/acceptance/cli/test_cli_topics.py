@@ -60,6 +60,23 @@ def test_a_topic_is_set_in_part_or_as_a_whole(shell: Shell, topic: str) -> None:
     assert "backoff       fixed:30\n" in text
     assert "ttl           the service's default\n" in text
 
+    assert "limits        none\n" in text
+
+    limits = ("--max-in-flight", "50", "--rate", "100/s", "--burst", "10", "--per-group-max-in-flight", "1")
+    [view] = shell.json("topic", topic, *limits)
+    [view] = shell.json("topic", topic, "--per-group-rate", "5/10s", "--max-in-flight", "none", "--ttl", "1h")
+    assert view["settings"]["limits"] == {
+        "rate": {"count": 100, "per": 1, "burst": 10},
+        "per_group": {"max_in_flight": 1, "rate": {"count": 5, "per": 10}},
+    }
+    text = "limits        100 per 1s, 10 at once; each group: at most 1 in flight, 5 per 10s\n"
+    assert text in shell.good("topic", topic)
+    assert "at most the `count`, 5" in shell.refused(2, "topic", topic, "--rate", "5/s", "--burst", "6")
+    gone = [word for name in ("rate", "per-group-max-in-flight", "per-group-rate") for word in (f"--{name}", "none")]
+    [view] = shell.json("topic", topic, *gone)
+    assert (view["settings"]["limits"], view["settings"]["ttl"]) == (None, 3600)
+    assert "give --rate as well" in shell.refused(2, "topic", topic, "--burst", "6")
+
     [view] = shell.json("topic", topic, "--set", '{"max_jobs": 1}')
     assert (None, 1) == (view["settings"]["ttr"], view["settings"]["max_jobs"])
 

@@ -106,7 +106,7 @@ def objects(draw: st.DrawFn, usual: tuple[bytes, ...]) -> bytes:
     return raw
 
 
-GENERAL_FIELDS = {b"backoff", b"dead_retain", b"time_limit", b"deadline", b"tags", b"headers", b"group", b"priority"}
+GENERAL_FIELDS = {b"backoff", b"dead_retain", b"time_limit", b"deadline", b"tags", b"headers"}
 OF_DELIVERIES = {b"receipt", b"result", b"put", b"count", b"error"}
 PUT_FIELDS = tuple(sorted(FIELDS.keys() - GENERAL_FIELDS - OF_DELIVERIES - {b"other"}))
 BODIES = st.one_of(objects(PUT_FIELDS), objects((b"id", b"body", b"delay", b"on_conflict")))

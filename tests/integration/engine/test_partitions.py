@@ -111,6 +111,28 @@ async def test_a_group_or_a_priority_is_refused_also_by_who_does_not_know_of_the
         await knows.queue.get("t", "b")
 
 
+@pytest.mark.parametrize("labels", [{"group": "g"}, {"priority": 1}], ids=str)
+async def test_a_topic_with_groups_or_priorities_gets_no_second_partition(
+    engine: Engine, labels: dict[str, object]
+) -> None:
+    await put(engine, "a", delay=60, **labels)
+    with pytest.raises(InvalidInput, match="partitions: must be at most 1: the topic has jobs with a group or a"):
+        await grow(engine, 2)
+    await engine.queue.change("t", "a", ChangeJob.model_validate(dict.fromkeys(labels)))
+    await grow(engine, 2)
+
+
+async def test_limits_are_refused_also_by_who_does_not_know_of_the_partitions(
+    engines: tuple[Engine, Engine],
+) -> None:
+    knows, stale = engines
+    limited = TopicSettings.model_validate({"limits": {"max_in_flight": 1}})
+    await stale.topics.set("t", limited)
+    await grow(knows, 2)
+    with pytest.raises(InvalidInput, match="limits: must be left out for a topic with 2 partitions"):
+        await stale.topics.set("t", limited)
+
+
 async def test_former_numbers_are_forgotten_once_no_job_is_where_they_had_put_it(engine: Engine) -> None:
     for job_id in IDS:
         await put(engine, job_id, delay=3600)

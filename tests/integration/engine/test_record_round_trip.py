@@ -58,6 +58,8 @@ extras = some_of(
         "c": one_of(TRACEPARENT),
         "e": plain_text,
         "d": one_of("expired", "buried"),
+        "gr": one_of("customer:7", "1"),
+        "pr": between(1, 9),
         "n": between(0, 10),
         "s": between(1, 1_000_000),
         "a": lists(attempts, 1, 3),
@@ -135,6 +137,8 @@ policies = some_of(
         "backoff": backoffs,
         "retain": seconds_from(1),
         "traceparent": one_of(TRACEPARENT),
+        "group": one_of("customer:7", "1"),
+        "priority": between(0, 9),
         "dead_retain": seconds_from(MINUTE_MS),
         **dict.fromkeys(("ttl", "time_limit", "deadline"), either(one_of(None), seconds_from(MINUTE_MS))),
     }
@@ -163,6 +167,7 @@ def test_a_job_is_unchanged_after_all_transitions(
             assert body == json.loads(record.body)
             assert [first.stored(field.name) for field in POLICY] == [record.stored(field.name) for field in POLICY]
             assert first.traceparent == record.traceparent
+            assert (record.group, record.priority) == (put.group, put.priority or 0)
             assert first.endings == msgspec.structs.replace(record.endings, attempts_log=())
         assert [(error_shown, how) for _, _, how, _, error_shown in dead.endings.attempts_log] == [
             (error.encode()[:500].decode(errors="ignore"), "buried")

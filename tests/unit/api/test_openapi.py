@@ -13,7 +13,7 @@ from deferd.api import operation, problem_details
 from deferd.api.openapi import document
 from deferd.api.openapi.__main__ import FILE, render
 from deferd.api.openapi.document import model_of, schema_examples
-from deferd.contract import bulk_model, model, windows
+from deferd.contract import bulk_model, flow, model, windows
 from deferd.contract.operations import now, push, schedules_and_calendars
 from deferd.contract.operations.jobs import Job
 from deferd.contract.operations.operation import all_operations
@@ -52,6 +52,7 @@ def model_named(name: str) -> type[BaseModel]:
     for module in (
         document,
         model,
+        flow,
         windows,
         now,
         push,

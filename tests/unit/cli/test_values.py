@@ -62,6 +62,26 @@ def test_a_rate_is_one_that_a_redrive_may_have(text: str) -> None:
         values.redrive_rate(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("100/s", {"count": 100, "per": 1}),
+        ("5/10s", {"count": 5, "per": 10}),
+        ("1000/m", {"count": 1000, "per": 60}),
+        ("7/0.5s", {"count": 7, "per": 0.5}),
+        ("none", None),
+    ],
+)
+def test_a_rate_of_deliveries_is_a_count_in_a_time(text: str, made: dict[str, Any] | None) -> None:
+    assert values.rate_or_none(text) == made
+
+
+@pytest.mark.parametrize("text", ["", "5", "5/", "/s", "5/fortnight", "x/s", "5/s/s", "1.5/s"])
+def test_an_invalid_rate_of_deliveries_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is not a rate: write 100/s"):
+        values.rate_or_none(text)
+
+
 def test_an_instant_has_a_zone() -> None:
     assert datetime(2030, 1, 31, 9, 30, tzinfo=UTC) == values.instant("2030-01-31T09:30:00Z")
     assert datetime(2030, 1, 31, 8, 30, tzinfo=UTC) == values.instant("2030-01-31T09:30+01:00")

@@ -29,6 +29,7 @@ def test_the_form_has_every_setting() -> None:
         ("ttr", "1h30m", 5400),
         ("max_jobs", "1e3", 1000),
         ("backoff", '{"kind": "fixed", "seconds": 10}', {"kind": "fixed", "seconds": 10}),
+        ("limits", '{"rate": {"count": 5}}', {"rate": {"count": 5}}),
         ("window", "office", "office"),
         ("durability", "replicated:1", "replicated:1"),
     ],

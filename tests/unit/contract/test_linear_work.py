@@ -30,7 +30,7 @@ from deferd.api.auth.api_keys import NO_BOUNDS as NO_KEY_BOUNDS
 from deferd.api.operation import OperationRoute
 from deferd.api.resp import replies, session
 from deferd.api.routes import deliveries, queries, schedules_and_calendars, topics
-from deferd.contract import bulk_model, json_values, model, windows
+from deferd.contract import bulk_model, flow, json_values, model, windows
 from deferd.contract.errors import DeferdError
 from deferd.contract.operations import operation as operation_rows
 from deferd.contract.operations import push
@@ -230,6 +230,7 @@ ROWS = [
     Row("beginning of an id", validated(topics.IdPrefix), NAMES, ("api/routes/topics.py",)),
     Row("ids", validated(topics.Ids), NAMES, ("api/routes/topics.py",)),
     Row("tag", validated(model.Tag), NAMES, ("contract/model.py",)),
+    Row("group", validated(flow.Group), NAMES, ("contract/flow.py",)),
     Row(
         "name of a schedule",
         validated(schedule_models.ScheduleName),
@@ -363,6 +364,7 @@ ROWS = [
             (
                 body_decoding._ID,
                 body_decoding._TOPIC,
+                body_decoding._GROUP,
                 body_decoding._TRACEPARENT,
                 body_decoding._TAG,
                 body_decoding._HEADER_TEXT,

@@ -222,6 +222,34 @@ def test_thousands_of_field_errors_are_reported_as_one() -> None:
         (TouchJob, {"ttr": 0}, "body.ttr", "must be at least 0.1 seconds"),
         (TopicSettings, {"max_jobs": 0}, "body.max_jobs", "must be at least 1"),
         (TopicSettings, {"paused": True}, "body.paused", "is not a known field"),
+        *(
+            (TopicSettings, {"limits": given}, f"body.limits{field}", message)
+            for given, field, message in (
+                (5, "", "must be a JSON object"),
+                ({"max_in_flight": 0}, ".max_in_flight", "must be at least 1"),
+                ({"max_in_flight": 1_000_001}, ".max_in_flight", "must be at most 1000000"),
+                ({"max_in_flight": 1.0}, ".max_in_flight", "must be a whole number"),
+                ({"rate": {}}, ".rate.count", "is required"),
+                ({"rate": {"count": 1_000_001}}, ".rate.count", "must be at most 1000000"),
+                ({"rate": {"count": 1, "per": 0.09}}, ".rate.per", "must be at least 0.1 seconds"),
+                ({"rate": {"count": 1, "per": 86_400.1}}, ".rate.per", "must be at most 86400 seconds"),
+                ({"rate": {"count": 5, "burst": 0}}, ".rate.burst", "must be at least 1"),
+                ({"rate": {"count": 5, "burst": 6}}, ".rate.burst", "must be at most the `count`, 5"),
+                (
+                    {"rate": {"count": 2500, "burst": 2}},
+                    ".rate.burst",
+                    "must be at least 3, what the rate allows in a millisecond",
+                ),
+                ({"per_group": {"weight": 2}}, ".per_group.weight", "is not a known field"),
+                ({"groups": {"a": {"weight": 101}}}, ".groups.a.weight", "must be at most 100"),
+                ({"groups": {f"g{number}": {} for number in range(1001)}}, ".groups", "must have at most 1000 items"),
+                (
+                    {"groups": {"a b": {"weight": 1}}},
+                    ".groups.a b",
+                    f"must match {limits.GROUP_PATTERN} (1 to 128 of A-Z a-z 0-9 . _ : -, the first a letter or digit)",
+                ),
+            )
+        ),
         (Redrive, {"ids": []}, "body.ids", "must have at least 1 items"),
         (Redrive, {"limit": 0}, "body.limit", "must be at least 1"),
         (FinishBatch, {"jobs": [{}]}, "body.jobs.0.id", "is required"),

@@ -362,6 +362,7 @@ def _settings(settings: TopicSettings) -> dict[str, Any]:
         **{name: whole(getattr(settings, name)) for name in TopicSettings.model_fields},
         "backoff": None if backoff is None else whole(backoff.model_dump()),
         "window": None if window is None else Raw(window_text(window)),
+        "limits": None if settings.limits is None else whole(settings.limits.model_dump(exclude_none=True)),
     }
 
 

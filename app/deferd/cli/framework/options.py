@@ -322,7 +322,18 @@ collapse_options: Final = all_of(
         _field("unique-for", values.duration, "how long the id stays taken after the job is finished"),
     ]
 )
-topic_options: Final = _options_for((*POLICY, *TOPIC))
+LIMIT_FLAGS: Final = ("max_in_flight", "rate", "burst", "per_group_max_in_flight", "per_group_rate")
+"""The flags that are parts of the setting `limits`."""
+topic_options: Final = all_of(
+    [
+        _options_for(field for field in (*POLICY, *TOPIC) if field.kind is not Kind.LIMITS),
+        _field("max-in-flight", values.whole_or_none, "most jobs that consumers hold at a time; none: no limit", "N"),
+        _field("rate", values.rate_or_none, "most deliveries in any such time: 100/s, 5/10s; none: no limit", "N/TIME"),
+        _field("burst", values.whole_or_none, "how many of the rate may be handed out at once; none: all", "N"),
+        _field("per-group-max-in-flight", values.whole_or_none, "as --max-in-flight, of each group of jobs", "N"),
+        _field("per-group-rate", values.rate_or_none, "as --rate, of each group of jobs", "N/TIME"),
+    ]
+)
 
 if TYPE_CHECKING:
     from deferd.client import AsyncClient, Client

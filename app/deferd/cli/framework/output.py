@@ -243,11 +243,34 @@ def backoff(value: Mapping[str, Any] | None) -> str:
     return json_text(value)
 
 
+def flow_limits(value: Mapping[str, Any]) -> str:
+    """The limits of a topic: `at most 50 in flight, 100/s; each group: at most 1 in flight`."""
+    parts = [_limits_text(value)]
+    if value.get("per_group"):
+        parts.append(f"each group: {_limits_text(value['per_group'])}")
+    for name, of_group in value.get("groups", {}).items():
+        weight = f", weight {of_group['weight']}" if "weight" in of_group else ""
+        parts.append(f"{name}: {_limits_text(of_group)}{weight}".replace(": , ", ": "))
+    return "; ".join(filter(None, parts))
+
+
+def _limits_text(value: Mapping[str, Any]) -> str:
+    parts = []
+    if "max_in_flight" in value:
+        parts.append(f"at most {number(value['max_in_flight'])} in flight")
+    if "rate" in value:
+        rate = value["rate"]
+        burst = f", {number(rate['burst'])} at once" if "burst" in rate else ""
+        parts.append(f"{number(rate['count'])} per {span(rate['per'])}{burst}")
+    return ", ".join(parts)
+
+
 _OF_KIND: dict[Kind, Callable[[Any], str]] = {
     Kind.SECONDS: span,
     Kind.COUNT: number,
     Kind.BACKOFF: backoff,
     Kind.WINDOW: window,
+    Kind.LIMITS: flow_limits,
 }
 
 

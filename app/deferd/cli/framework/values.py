@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple
 import click
 
 from deferd.cli.framework.exit_codes import UsageError
-from deferd.contract.durations import parse_duration
+from deferd.contract.durations import UNITS_S, parse_duration
 from deferd.contract.limits import REDRIVE_RATE_MAX, REDRIVE_RATE_MIN
 from deferd.contract.service_url import parse_service_url, refuse_passwords
 from deferd.contract.timestamps import parse_instant
@@ -251,6 +251,16 @@ def count_from_1(text: str) -> int:
     if value < 1:
         raise click.BadParameter(f"{_shown(text)} is not at least 1")
     return value
+
+
+def rate_or_none(text: str) -> dict[str, Any] | None:
+    """A rate as the contract's object, such as ``100/s``, ``5/10s`` or ``1000/m``; ``none`` for no limit."""
+    if text == _NONE:
+        return None
+    count, _, span = text.partition("/")
+    with contextlib.suppress(ValueError):
+        return {"count": int(count), "per": parse_duration(f"1{span}" if span in UNITS_S else span)}
+    raise click.BadParameter(f"{_shown(text)} is not a rate: write 100/s, 5/10s or 1000/m, or none")
 
 
 def redrive_rate(text: str) -> float:

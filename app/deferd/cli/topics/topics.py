@@ -13,6 +13,7 @@ from deferd.cli.framework import exit_codes, output, values
 from deferd.cli.framework.command import fail
 from deferd.cli.framework.exit_codes import UsageError
 from deferd.cli.framework.options import (
+    LIMIT_FLAGS,
     LONG_TIMEOUT_S,
     REASONS,
     STATES,
@@ -63,6 +64,7 @@ _NARROW_CELLS: Cells[TopicView] = {
     Column("OLDEST", right=True): lambda view: output.short_span(view.oldest_ready_age),
     Column("DUE", right=True): lambda view: output.short_span(_due_in_s(view)),
 }
+_PER_GROUP = "per_group_"
 _SERVICE_DEFAULT = "the service's default"
 _WITHOUT = {
     "window": "always open",
@@ -70,6 +72,7 @@ _WITHOUT = {
     "max_jobs": "no limit",
     "durability": "what the store gives by itself",
     "events": "none kept",
+    "limits": "none",
 }
 """The text for settings that neither the topic nor the service's defaults have."""
 
@@ -169,6 +172,7 @@ def topics(client: Client, as_json: bool) -> int:
 @client_command(
     "deferd topic orders.close",
     "deferd topic orders.close --ttr 2m --max-attempts 5 --backoff fixed:30",
+    "deferd topic orders.close --max-in-flight 50 --rate 100/s --per-group-max-in-flight 1",
     """deferd topic orders.close --set '{"ttr": 120, "max_jobs": 100000}'""",
 )
 @topic_argument()
@@ -191,7 +195,7 @@ def topic(topic: str, settings: dict[str, Any] | None, client: Client, as_json: 
     if settings is not None:
         view = client.set_topic(topic, settings)
     elif fields:
-        view = client.set_topic(topic, {**_current_settings(client, topic), **fields})
+        view = client.set_topic(topic, _changed(_current_settings(client, topic), fields))
     else:
         view = client.topic(topic)
     output.json_or_facts(view.fields, _facts(view), as_json=as_json)
@@ -378,6 +382,22 @@ def _current_settings(client: Client, name: str) -> dict[str, Any]:
         return dict(client.topic(name).settings_json)
     except TopicNotFound:
         return {}
+
+
+def _changed(settings: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+    """The settings with what the flags say. Flags of limits change only the limits that they name."""
+    flags = {name: fields.pop(name) for name in LIMIT_FLAGS if name in fields}
+    if flags:
+        limits = dict(settings.get("limits") or {})
+        per_group = dict(limits.get("per_group") or {})
+        limits |= {name: flags[name] for name in ("max_in_flight", "rate") if name in flags}
+        per_group |= {name.removeprefix(_PER_GROUP): flags[name] for name in flags if name.startswith(_PER_GROUP)}
+        if "burst" in flags:
+            if not limits.get("rate"):
+                raise UsageError("--burst is a part of a rate: give --rate as well")
+            limits["rate"] = {**limits["rate"], "burst": flags["burst"]}
+        fields["limits"] = {**limits, "per_group": per_group}
+    return {**settings, **fields}
 
 
 def _facts(view: TopicView) -> Iterator[tuple[str, str]]:
