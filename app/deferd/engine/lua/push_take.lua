@@ -16,7 +16,7 @@
 --   failures    failures in a row; error, at: the last one, and its ms
 --   until       ms: the circuit is open until then; then one request probes the target | pause  ms that it was open
 --   probe       the process that has such a request under way
--- push/rate is the STRING of lib/rate.lua, whose span is that of a tenth of the requests of a second, or of one request.
+-- push/rate is the LIST of lib/rate.lua, whose span is that of a tenth of the requests of a second, or of one request.
 -- Times that are later than they can be are from before the clock was set back. They count as the latest possible.
 -- Bound: as in pop.lua, and the processes, at most 1000 of them.
 local BURSTS_A_SECOND = 10

@@ -18,7 +18,7 @@
 --   limited  ZSET group -> ms at which its rate has room again, NEVER when something else must happen first. '' is there
 --            while a pop has found nothing that limits do not hold back, and is the time of the topic's rate. ALL is there
 --            after a change of the limits, until all blocked flows have been looked at again
---   rate/GROUP, rate/  STRING lib/rate.lua, of a group and of the topic
+--   rate/GROUP, rate/  LIST lib/rate.lua, of a group and of the topic
 -- REQUESTS has a third word for reserved jobs of a flow, "=GROUP", and for all others of a topic with limits, "!".
 -- Virtual time is that of start-time fair queueing (Goyal, Vin, Cheng 1996): a flow that becomes busy begins at the time of
 -- the flow whose turn it is, behind those that have begun there before.
