@@ -38,8 +38,8 @@ FLOW_COUNT_MAX = 1_000_000
 RATE_SPAN_MIN_S = 0.1
 RATE_SPAN_MAX_S = 86_400
 WEIGHT_MAX = 100
-NAMED_GROUPS_MAX = 1000
-"""Groups with limits of their own in the settings of a topic."""
+NAMED_GROUPS_MAX = 100
+"""Groups with limits of their own in the settings of a topic, which each of its pops and puts reads."""
 
 TAG_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"
 TAG_LENGTH = 64

@@ -93,7 +93,7 @@ class Topics:
         if code in {_FEWER_PARTITIONS, _IS_PUSHED, _HAS_FLOWS}:
             most = "at most 1: the topic is pushed"
             if code == _HAS_FLOWS:
-                most = "at most 1: the topic has jobs with a group or a priority"
+                most = "at most 1: the topic has limits, or jobs with a group or a priority"
             if code == _FEWER_PARTITIONS:
                 most = f"at least {self._keys.partitions.count(topic)}: partitions can grow, not shrink"
             raise InvalidInput([FieldError(("body", "partitions"), f"must be {most}", settings.partitions)])

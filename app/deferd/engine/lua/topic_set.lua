@@ -9,8 +9,8 @@
 -- ARGV[4] with `pause`: why, '' when nobody said. A second pause changes neither this nor who nor since when;
 --   with `outdo`: the number of partitions in those settings
 -- Returns 1 when the topic was resumed, 0 when settings or pause were stored, -1 when the topic to resume is not
---   known, -2 when it would have fewer partitions, -3 when it is pushed and would have several, -4 when jobs
---   of it have a group or a priority and it would have several; then nothing is done.
+--   known, -2 when it would have fewer partitions; when it would have several, -3 when it is pushed, -4 when it has limits,
+--   or jobs with a group or a priority; then nothing is done.
 -- Other partitions of the topic get the settings by copy_settings.lua; until that is noted, its layout ends with "!".
 -- Bound: one topic.
 local makes_known = ARGV[2] == 'settings' or ARGV[2] == 'pause'
@@ -36,7 +36,7 @@ if ARGV[2] == 'settings' then
   local count = new.n or old_count
   if count < old_count then return -2 end
   if count > 1 and new.pu then return -3 end
-  if count > 1 and redis.call('EXISTS', topic_key('groups')) == 1 then return -4 end
+  if count > 1 and (new.li or redis.call('EXISTS', topic_key('groups')) == 1) then return -4 end
   new.n = count > 1 and count or nil
 elseif ARGV[2] == 'pause' then
   if new.p ~= 1 then
