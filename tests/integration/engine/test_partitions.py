@@ -116,7 +116,7 @@ async def test_a_topic_with_groups_or_priorities_gets_no_second_partition(
     engine: Engine, labels: dict[str, object]
 ) -> None:
     await put(engine, "a", delay=60, **labels)
-    with pytest.raises(InvalidInput, match="partitions: must be at most 1: the topic has limits, or jobs with a group or"):
+    with pytest.raises(InvalidInput, match="partitions: must be at most 1: the topic has limits, or jobs with a"):
         await grow(engine, 2)
     await engine.queue.change("t", "a", ChangeJob.model_validate(dict.fromkeys(labels)))
     await grow(engine, 2)
