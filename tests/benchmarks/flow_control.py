@@ -28,8 +28,7 @@ from typing import Any
 
 import redis
 
-from deferd import AsyncClient, Client, DeferdError
-from deferd.client.consuming import Delivery
+from deferd import AsyncClient, Client, DeferdError, Delivery
 from tests.benchmarks.measuring import (
     MeasuredService,
     cpu_seconds,
