@@ -10,7 +10,7 @@ import pytest
 
 from deferd.contract.model import ChangeJob
 from deferd.engine.record import JobRecord
-from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver
+from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
 
 FLOW_KEYS = {"groups", "flows", "flows/free", "turns", "turns/newest", "limited"}
 
@@ -37,8 +37,8 @@ async def put_some(driver: EngineDriver, names: Sequence[str], **fields: Any) ->
 
 
 async def finish(driver: EngineDriver, *jobs: JobRecord) -> None:
-    for job in jobs:
-        await driver.queue.finish(TOPIC, job.id, job.receipt)
+    for one in jobs:
+        await driver.queue.finish(TOPIC, one.id, one.receipt)
 
 
 @pytest.mark.parametrize("at_once", [True, False])
@@ -109,11 +109,11 @@ async def test_a_group_with_strict_order_waits_for_the_job_before(driver: Engine
 async def test_the_place_of_a_job_is_free_once_it_has_left(driver: EngineDriver, how: str) -> None:
     await set_limits(driver, g={"n": 1})
     await put_some(driver, ["a1", "a2"], group="a")
-    job = await driver.pop_one()
+    taken = await driver.pop_one()
     if how == "bury":
-        await driver.deliveries.bury(TOPIC, "a1", job.receipt)
+        await driver.deliveries.bury(TOPIC, "a1", taken.receipt)
     else:
-        await driver.deliveries.release(TOPIC, "a1", job.receipt, delay_ms=5000)
+        await driver.deliveries.release(TOPIC, "a1", taken.receipt, delay_ms=5000)
         assert await ids(driver) == []
         if how == "cancel":
             await driver.cancels.cancel(TOPIC, "a1")
@@ -172,3 +172,31 @@ async def test_a_changed_group_or_priority_moves_a_ready_job(driver: EngineDrive
     await driver.queue.change(TOPIC, "p2", ChangeJob(group=None))
     assert groups(driver) == {"": "2 0 0 "}
     assert await ids(driver) == ["p3", "p2", "p1"]
+
+
+async def test_a_new_priority_keeps_the_place_of_a_job(driver: EngineDriver) -> None:
+    await set_limits(driver, g={"n": 1})
+    await put_some(driver, ["a1", "a2"], group="a")
+    taken = await driver.pop_one()
+    await driver.deliveries.release(TOPIC, "a1", taken.receipt, delay_ms=5000)
+    await driver.queue.change(TOPIC, "a1", ChangeJob(priority=2))
+    assert await ids(driver) == []
+    await driver.pass_time(5)
+    assert await ids(driver) == ["a1"]
+
+
+async def test_all_groups_are_looked_at_after_a_change_of_limits(driver: EngineDriver) -> None:
+    count = 2500  # more than a visit of the timer looks at
+    await set_limits(driver, g={"r": {"c": 1, "p": 3_600_000}})
+    for start in range(0, 2 * count, 1000):
+        jobs = [job(f"j{n}", group=f"g{n % count}") for n in range(start, min(start + 1000, 2 * count))]
+        await driver.puts.put_many(jobs)
+    first = [name for _ in range(3) for name in await ids(driver)]
+    assert len(first) == count
+    while await ids(driver):
+        pass
+    assert driver.server.command("ZCOUNT", f"{KEY}:turns", 2**49, "+inf") > 0
+    await set_limits(driver)
+    await driver.run_timer()
+    assert driver.server.command("ZCOUNT", f"{KEY}:turns", 2**49, "+inf") == 0
+    assert len({name for _ in range(3) for name in await ids(driver)} - set(first)) == count

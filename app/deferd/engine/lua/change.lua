@@ -58,8 +58,10 @@ end
 raw = write_record(record)
 redis.call('HSET', POOL, id, raw)
 if has_new_flow then
-  FLOWS.left(id, old_extra)
-  FLOWS.joined(record.extra)
+  if not FLOWS.are_of_one_group(old_extra, record.extra) then
+    FLOWS.left(id, old_extra)
+    FLOWS.joined(record.extra)
+  end
   if state == 'ready' and not (due and due > now) then
     redis.call('ZREM', READY, id)
     last = append_ready({ id }, last)

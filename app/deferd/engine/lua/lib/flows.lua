@@ -14,7 +14,7 @@
 --   turns    ZSET flow -> when its turn is: -priority * BAND + a virtual time, the lowest is next. A job that is handed out
 --            adds COST / weight. A flow that limits hold back has (priority + 1) * BAND + that time. A flow without ready
 --            jobs stays until its turn comes, so that it gets no further turn before that. turns/newest HASH where a band
---            begins -> the time of the flow that has become busy last
+--            begins -> the time of the flow that has become busy last; cursor -> of the step after a change of the limits
 --   limited  ZSET group -> ms at which its rate has room again, NEVER when something else must happen first. '' is there
 --            while a pop has found nothing that limits do not hold back, and is the time of the topic's rate. ALL is there
 --            after a change of the limits, until all blocked flows have been looked at again
@@ -135,6 +135,12 @@ function FLOWS.left(id, extra)
     FLOWS.unblock(group, state)
   end
   FLOWS.write(state)
+end
+
+-- Whether two jobs count for the same entry of `groups`.
+function FLOWS.are_of_one_group(extra, other)
+  if not (extra.gr or extra.pr) or not (other.gr or other.pr) then return false end
+  return FLOWS.group_of(FLOWS.of(extra)) == FLOWS.group_of(FLOWS.of(other))
 end
 
 -- The same by its record, which may be damaged.
@@ -408,12 +414,10 @@ end
 -- The timer's part: let groups whose rate has room again take turns, and all after a change of the limits. Returns when
 -- there is more to do, infinite for never. Bound: `most` of each.
 function FLOWS.visit(now, most)
-  local limited, turns = topic_key('limited'), topic_key('turns')
+  local limited = topic_key('limited')
   for _, group in ipairs(redis.call('ZRANGE', limited, '-inf', now, 'BYSCORE', 'LIMIT', 0, most)) do
     if group == FLOWS.ALL then
-      local blocked = redis.call('ZRANGE', turns, FLOWS.BAND, '+inf', 'BYSCORE', 'LIMIT', 0, most)
-      for _, flow in ipairs(blocked) do FLOWS.look_again(FLOWS.group_of(flow)) end
-      if #blocked < most then redis.call('ZREM', limited, FLOWS.ALL) end
+      FLOWS.look_again_at_some(most)
       FLOWS.wake_limited()
     elseif group == '' then
       FLOWS.wake_limited()
@@ -423,6 +427,21 @@ function FLOWS.visit(now, most)
   end
   local first = tonumber(redis.call('ZRANGE', limited, 0, 0, 'WITHSCORES')[2] or FLOWS.NEVER)
   return first < FLOWS.NEVER and first or math.huge
+end
+
+-- A step through all groups after a change of the limits. It follows a cursor, as pops may block again what it has let go.
+function FLOWS.look_again_at_some(most)
+  local groups, steps = topic_key('groups'), topic_key('turns/newest')
+  local cursor, entries = unpack(redis.call('HSCAN', groups, redis.call('HGET', steps, 'cursor') or '0', 'COUNT', most))
+  for at = 1, #entries, 2 do
+    if FLOWS.read(entries[at]).flags >= FLOWS.BLOCKED then FLOWS.look_again(entries[at]) end
+  end
+  if cursor == '0' then
+    redis.call('HDEL', steps, 'cursor')
+    redis.call('ZREM', topic_key('limited'), FLOWS.ALL)
+  else
+    redis.call('HSET', steps, 'cursor', cursor)
+  end
 end
 
 -- Let a group take turns again: its limits may have changed.
@@ -439,6 +458,7 @@ end
 -- The limits of the topic have changed.
 function FLOWS.limits_changed(now)
   if not FLOWS.exist() then return end
+  redis.call('HDEL', topic_key('turns/newest'), 'cursor')
   redis.call('ZADD', topic_key('limited'), now, FLOWS.ALL)
   schedule(now)
 end
