@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -46,36 +47,53 @@ async def waiting(url: str, topic: str, consumer: str | None) -> AsyncIterator[A
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pattern", ["{}", "{},other", "{}*"])
-async def test_a_waiting_consumer(http: Http, shared_service: ServiceProcess, pattern: str) -> None:
-    topics = pattern.format(http.topic)
-    async with waiting(shared_service.url, topics, "worker-w"):
-        [seen] = await when(http, lambda own: own and own[0]["waiting"])
-        assert moment(seen.pop("last_seen_at")) == pytest.approx(time.time(), abs=PUBLISHED_S)
-        assert set(topics.split(",")) <= set(seen.pop("topics"))
-        assert seen["addresses"] == ["127.0.0.1"]
-        assert user_agent() in seen["clients"]
-        assert (seen["name"], seen["held"], seen["lease_ends_at"]) == ("worker-w", 0, None)
-
-
-@pytest.mark.slow
-async def test_a_consumer_that_holds_jobs(http: Http) -> None:
+async def test_consumers_that_wait_that_hold_jobs_and_that_have_no_name(
+    http: Http, shared_service: ServiceProcess
+) -> None:
+    topic, holder = http.topic, f"holder-{http.topic}"
     for job_id in ("a", "b"):
         await http.put_job(job_id, ttr=300)
-    [first, _] = await http.pop(count=2, consumer=f"worker-{http.topic}")
-    [seen] = await when(http, lambda own: own and own[0]["held"] == 2)
-    assert (seen["name"], seen["lease_ends_at"]) == (f"worker-{http.topic}", first["reserved_until"])
-
-
-@pytest.mark.slow
-async def test_consumers_on_the_direct_path(http: Http, shared_service: ServiceProcess) -> None:
-    """Their headers come for the third time, and are not parsed."""
+    [first, _] = await http.pop(count=2, consumer=holder)
+    asked = {"one": topic, "two": f"{topic},other", "pattern": f"{topic}*"}
     with Client(shared_service.url, key="") as client:
-        for _ in range(5):
-            client.pop(http.topic, wait=0)
-    [seen] = await when(http, bool)
-    assert (seen["name"], seen["held"], seen["clients"]) == (None, None, [user_agent()])
-    assert http.topic in seen["topics"]  # those without a name are one consumer of their address: also of other tests
+        for _ in range(5):  # those after the second are on the direct path, where headers are not parsed
+            client.pop(topic, wait=0)
+    async with contextlib.AsyncExitStack() as waits:
+        for name, topics in asked.items():
+            await waits.enter_async_context(waiting(shared_service.url, topics, f"{name}-{topic}"))
+
+        def are_there(own: list[Json]) -> bool:
+            has_holder = any(one["held"] == 2 and one["addresses"] for one in own)
+            return len(own) == len(asked) + 2 and has_holder and sum(one["waiting"] for one in own) == len(asked)
+
+        seen = {one["name"]: one for one in await when(http, are_there)}
+    for name, topics in asked.items():
+        one = seen[f"{name}-{topic}"]
+        assert moment(one["last_seen_at"]) == pytest.approx(time.time(), abs=PUBLISHED_S)
+        assert set(topics.split(",")) <= set(one["topics"])
+        assert (one["waiting"], one["addresses"]) == (1, ["127.0.0.1"])
+        assert user_agent() in one["clients"]
+        assert (one["held"], one["lease_ends_at"]) == (0, None)
+    assert (seen[holder]["held"], seen[holder]["lease_ends_at"]) == (2, first["reserved_until"])
+    unnamed = seen[None]
+    assert (unnamed["held"], unnamed["clients"]) == (None, [user_agent()])
+    assert topic in unnamed["topics"]  # those without a name are one consumer of their address: also of other tests
+    look_by_client_and_command(shared_service, topic, holder)
+    assert refusal(await http.get("/consumers", params={"limit": "0"}), "query.limit")
+
+
+def look_by_client_and_command(service: ServiceProcess, topic: str, holder: str) -> None:
+    with Client(service.url) as client:
+        [seen] = [one for one in client.consumers(limit=1000) if one.name == holder]
+        assert (seen.held, seen.waiting, seen.topics, seen.addresses) == (2, 0, [topic], ["127.0.0.1"])
+        assert seen.lease_ends_at is not None
+        assert seen.last_seen_at is not None
+        assert seen.clients
+    shell = Shell(service.url)
+    header, *rows = shell.good("consumers", "--limit", "1000").splitlines()
+    assert header.split() == ["NAME", "ADDRESS", "HELD", "LEASE", "ENDS", "WAITING", "SEEN", "TOPICS", "CLIENT"]
+    assert any(holder in row for row in rows)
+    assert holder in [one["name"] for one in shell.json("consumers", "--limit", "1000")]
 
 
 @pytest.mark.slow
@@ -89,25 +107,6 @@ async def test_why_there_is_no_consumer(http: Http, shared_service: ServiceProce
         reasons = ok(await http.get(http.job_path("a", "why")))["reasons"]
         assert [one["code"] for one in reasons] == ["paused", "behind"]
         assert reasons[1]["rate"] == 0
-
-
-@pytest.mark.slow
-async def test_client_and_command(http: Http, shared_service: ServiceProcess) -> None:
-    await http.put_job("a", ttr=300)
-    await http.pop(consumer=f"w-{http.topic}")
-    await when(http, lambda own: own and own[0]["held"] and own[0]["addresses"])
-    with Client(shared_service.url) as client:
-        [seen] = [one for one in client.consumers(limit=1000) if one.name == f"w-{http.topic}"]
-        assert (seen.held, seen.waiting, seen.topics, seen.addresses) == (1, 0, [http.topic], ["127.0.0.1"])
-        assert seen.lease_ends_at is not None
-        assert seen.last_seen_at is not None
-        assert seen.clients
-    shell = Shell(shared_service.url)
-    header, *rows = shell.good("consumers", "--limit", "1000").splitlines()
-    assert header.split() == ["NAME", "ADDRESS", "HELD", "LEASE", "ENDS", "WAITING", "SEEN", "TOPICS", "CLIENT"]
-    assert any(f"w-{http.topic}" in row for row in rows)
-    assert f"w-{http.topic}" in [one["name"] for one in shell.json("consumers", "--limit", "1000")]
-    assert refusal(await http.get("/consumers", params={"limit": "0"}), "query.limit")
 
 
 @pytest.mark.slow

@@ -104,8 +104,7 @@ async def test_a_batch_for_which_there_is_no_room_is_refused_whole(service: Serv
     assert 429 == await many.put_batch("many.b", 1)
 
 
-@pytest.mark.slow
-async def test_jobs_that_come_and_go_never_exceed_the_quota(service: ServiceProcess, keys: KeysFile) -> None:
+async def jobs_that_come_and_go_never_exceed_the_quota(service: ServiceProcess, keys: KeysFile) -> None:
     again = Caller(service, keys, "again")
     for number in range(3 * MOST):
         topic = f"again.{number % 7}"
@@ -139,12 +138,7 @@ async def put_until_refused(caller: Caller, topic: str, **fields: Any) -> int:
     return 3 * MOST
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "state", "fields"),
-    [("dead", "dead", {"body": "bury"}), ("retained", "finished", {"body": "finish", "retain": 99})],
-)
-async def test_jobs_that_are_kept_after_their_end_count(
+async def jobs_that_are_kept_after_their_end_count(
     service: ServiceProcess, keys: KeysFile, name: str, state: str, fields: dict[str, Any]
 ) -> None:
     caller = Caller(service, keys, name)
@@ -161,8 +155,7 @@ async def test_jobs_that_are_kept_after_their_end_count(
     assert 429 == (await caller.put(f"{name}.b")).status
 
 
-@pytest.mark.slow
-async def test_tombstones_of_cancelled_deliveries_count(service: ServiceProcess, keys: KeysFile) -> None:
+async def tombstones_of_cancelled_deliveries_count(service: ServiceProcess, keys: KeysFile) -> None:
     caller = Caller(service, keys, "cancelled")
     assert 200 == await caller.put_batch("cancelled.a", MOST - 1)
     await caller.put_when_counted("cancelled.b", id="gone")
@@ -273,8 +266,7 @@ async def test_remembered_calls_on_many_jobs_count(service: ServiceProcess, keys
     assert 429 == (await caller.put(topic)).status  # the calls are still remembered
 
 
-@pytest.mark.slow
-async def test_the_topics_in_use_are_bounded(service: ServiceProcess, keys: KeysFile) -> None:
+async def the_topics_in_use_are_bounded(service: ServiceProcess, keys: KeysFile) -> None:
     caller = Caller(service, keys, "topics")
     for number in range(MOST_TOPICS):
         assert 201 == (await caller.put(f"topics.{number}")).status
@@ -288,8 +280,7 @@ async def test_the_topics_in_use_are_bounded(service: ServiceProcess, keys: Keys
     await caller.put_when_counted("topics.more")
 
 
-@pytest.mark.slow
-async def test_the_retention_of_its_jobs_is_bounded(service: ServiceProcess, keys: KeysFile) -> None:
+async def the_retention_of_its_jobs_is_bounded(service: ServiceProcess, keys: KeysFile) -> None:
     caller = Caller(service, keys, "times")
     for field, most in (("retain", 60), ("ttl", 30)):
         for path, body, at in (
@@ -341,8 +332,7 @@ async def stays_refused(caller: Caller, topic: str, **fields: Any) -> None:
     assert (await caller.put(topic, **fields)).status == 429
 
 
-@pytest.mark.slow
-async def test_follow_ups_count_as_jobs(service: ServiceProcess, keys: KeysFile) -> None:
+async def follow_ups_count_as_jobs(service: ServiceProcess, keys: KeysFile) -> None:
     caller = Caller(service, keys, "follow")
     held = await hold(caller, "follow.a", MOST_JOBS // 2)
     for job in held:
@@ -354,8 +344,7 @@ async def test_follow_ups_count_as_jobs(service: ServiceProcess, keys: KeysFile)
     await caller.put_when_counted("follow.a", id="one.more")
 
 
-@pytest.mark.slow
-async def test_the_bytes_of_follow_ups_count(service: ServiceProcess, keys: KeysFile) -> None:
+async def the_bytes_of_follow_ups_count(service: ServiceProcess, keys: KeysFile) -> None:
     caller = Caller(service, keys, "long")
     [job] = await hold(caller, "long.a", 1)
     after = {"id": job["id"], "on_conflict": "replace", "if_reserved": "after"}
@@ -365,8 +354,7 @@ async def test_the_bytes_of_follow_ups_count(service: ServiceProcess, keys: Keys
     await caller.put_when_counted("long.b", body="x" * 8000)
 
 
-@pytest.mark.slow
-async def test_the_bytes_of_collected_items_count(service: ServiceProcess, keys: KeysFile) -> None:
+async def the_bytes_of_collected_items_count(service: ServiceProcess, keys: KeysFile) -> None:
     caller = Caller(service, keys, "items")
     stored = 0
     async with asyncio.timeout(COUNTED_S):
@@ -380,8 +368,7 @@ async def test_the_bytes_of_collected_items_count(service: ServiceProcess, keys:
     await caller.put_when_counted("items.a", id="all", body="x" * 8000, on_conflict="append")
 
 
-@pytest.mark.slow
-async def test_the_bytes_of_the_tag_index_count(service: ServiceProcess, keys: KeysFile) -> None:
+async def the_bytes_of_the_tag_index_count(service: ServiceProcess, keys: KeysFile) -> None:
     caller = Caller(service, keys, "tags")
     tags = [f"{number}{'t' * 60}" for number in range(8)]
     stored = 0
@@ -392,3 +379,23 @@ async def test_the_bytes_of_the_tag_index_count(service: ServiceProcess, keys: K
             stored += response.status == 201
             await asyncio.sleep(0.1)
     await stays_refused(caller, "tags.a", id="last" + "i" * 250, tags=tags, body="x" * 8000)
+
+
+@pytest.mark.slow
+async def test_all_that_a_key_stores_counts(service: ServiceProcess, keys: KeysFile) -> None:
+    """At the same time, with keys of their own: they wait for counts, of which there is one each second."""
+    async with asyncio.TaskGroup() as scenarios:
+        for scenario in (
+            jobs_that_come_and_go_never_exceed_the_quota,
+            tombstones_of_cancelled_deliveries_count,
+            the_topics_in_use_are_bounded,
+            the_retention_of_its_jobs_is_bounded,
+            follow_ups_count_as_jobs,
+            the_bytes_of_follow_ups_count,
+            the_bytes_of_collected_items_count,
+            the_bytes_of_the_tag_index_count,
+        ):
+            scenarios.create_task(scenario(service, keys))
+        dead, retained = {"body": "bury"}, {"body": "finish", "retain": 99}
+        scenarios.create_task(jobs_that_are_kept_after_their_end_count(service, keys, "dead", "dead", dead))
+        scenarios.create_task(jobs_that_are_kept_after_their_end_count(service, keys, "retained", "finished", retained))

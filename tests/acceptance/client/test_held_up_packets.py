@@ -59,40 +59,30 @@ def is_connected(hasty: Call) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
-    ("with_kind", "is_cancelled", "is_reset"),
-    [
-        (with_async_clients, False, True),
-        (with_async_clients, True, False),
-        (with_clients, True, True),
-        (with_clients, False, False),
-    ],
-)
+@pytest.mark.parametrize("is_reset", [True, False])
 def test_a_put_that_was_given_up_does_not_come_behind_its_repetition(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    with_kind: Callable[[str, Callable[[Call, Call], None]], None],
-    is_cancelled: bool,
-    is_reset: bool,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_reset: bool
 ) -> None:
     """If the connection is not reset, the kernel delivers the request, and the service refuses it."""
     if not is_reset:
         for module in ("async_transport", "blocking_transport"):
             monkeypatch.setattr(f"deferd.client.{module}.reset_on_close", lambda _: None)
 
-    def use_while_held_up(service: ServiceProcess, hasty: Call, call: Call) -> None:
-        wait_until(lambda: is_connected(hasty), PATIENT_S, "the client is connected")
+    def use_while_held_up(service: ServiceProcess, one: Call, other: Call, call: Call) -> None:
+        hasty = {"to-cancel": one, "to-finish": other}
+        for client in hasty.values():
+            wait_until(partial(is_connected, client), PATIENT_S, "the client is connected")
         with packets_held_up(service.port) as held_up:
             began_s = time.monotonic()
-            with pytest.raises(NoAnswer):
-                hasty("put", "t", id="a")
+            for job_id, client in hasty.items():
+                with pytest.raises(NoAnswer):
+                    client("put", "t", id=job_id)
             time.sleep(max(began_s + HELD_UP_S - time.monotonic(), 0))
         assert held_up.packets > 0
-        call("put", "t", id="a")
-        if is_cancelled:
-            call("cancel", "t", "a")
-        else:
-            call("finish", *call("pop", "t", wait=0))
+        call("put", "t", id="to-cancel")
+        call("cancel", "t", "to-cancel")
+        call("put", "t", id="to-finish")
+        call("finish", *call("pop", "t", wait=0))
         time.sleep(RESENT_WITHIN_S)
         assert call("pop", "t", wait=0) == []
         refused = [line for line in call("metrics").splitlines() if "_count" in line and 'status="4xx"' in line]
@@ -100,8 +90,15 @@ def test_a_put_that_was_given_up_does_not_come_behind_its_repetition(
 
     def run() -> None:
         service = ServiceProcess(tmp_path).start()
+
+        def use_both(hasty: Call, call: Call) -> None:
+            def use(blocking: Call, _: Call) -> None:
+                use_while_held_up(service, *((hasty, blocking) if is_reset else (blocking, hasty)), call)
+
+            with_clients(service.url, use)
+
         try:
-            with_kind(service.url, partial(use_while_held_up, service))
+            with_async_clients(service.url, use_both)
         finally:
             service.stop()
 

@@ -14,7 +14,8 @@ from tests.acceptance.console.conftest import OpenPage
 from tests.acceptance.service_process import ServiceProcess, running_service
 
 HEARD_OF_IN_MS = 40_000
-"""A request that gets no response ends after 20 s."""
+GIVEN_UP_MS, SHORT_MS = 20_000, 2000
+"""When a page ends a request that gets no response, and when it does that in a test."""
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +40,8 @@ def test_the_headline_and_the_title_say_that_nothing_is_known_while_the_store_is
     page = watched.page
     headline = page.locator("#sentence")
     expect(headline).to_have_text("All quiet.")
+    assert page.evaluate("htmx.config.timeout") == GIVEN_UP_MS
+    page.evaluate(f"htmx.config.timeout = {SHORT_MS}")
     pid = stopped(quiet)
     os.kill(pid, signal.SIGSTOP)
     try:

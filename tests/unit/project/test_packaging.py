@@ -30,6 +30,7 @@ BASE: list[str] = PYPROJECT["project"]["dependencies"]
 SERVER: list[str] = PYPROJECT["project"]["optional-dependencies"]["server"]
 CLI: list[str] = PYPROJECT["project"]["optional-dependencies"]["cli"]
 DEV: list[str] = PYPROJECT["dependency-groups"]["dev"]
+DOCS: list[str] = PYPROJECT["dependency-groups"]["docs"]
 
 
 def pins(lock: str) -> dict[str, Version]:
@@ -43,7 +44,11 @@ def pins(lock: str) -> dict[str, Version]:
 
 @pytest.mark.parametrize(
     ("lock", "wanted"),
-    [("requirements.lock", BASE + SERVER + CLI), ("requirements-dev.lock", BASE + SERVER + CLI + DEV)],
+    [
+        ("requirements.lock", BASE + SERVER + CLI),
+        ("requirements-dev.lock", BASE + SERVER + CLI + DEV),
+        ("requirements-docs.lock", DOCS),
+    ],
 )
 def test_a_lock_has_every_requirement_of_the_package(lock: str, wanted: list[str]) -> None:
     pinned = pins(lock)
@@ -72,7 +77,7 @@ def test_the_build_lock_has_the_backend_and_its_requirements() -> None:
     assert {name: pins("requirements-dev.lock")[name] for name in pinned} == pinned
 
 
-@pytest.mark.parametrize("lock", ["requirements.lock", "requirements-build.lock", "requirements-dev.lock"])
+@pytest.mark.parametrize("lock", [file.name for file in ROOT.glob("requirements*.lock")])
 def test_a_lock_works_on_any_machine(lock: str) -> None:
     lines = (ROOT / lock).read_text(encoding="utf-8").splitlines()
     entries = [line for line in lines if line and not line.lstrip().startswith("#")]
