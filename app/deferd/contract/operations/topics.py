@@ -51,13 +51,10 @@ class TopicView(Response, frozen=True, kw_only=True):
     shelved: Annotated[
         int | None, "How many of the delayed jobs are on the shelf; omitted by a service without one when it is 0."
     ] = None
-    oldest_ready_age: Annotated[
-        float | None, "Seconds since the first job of the Ready list was due; `null` when none is ready."
-    ]
+    oldest_ready_age: Annotated[float | None, "Seconds since the oldest ready job was due; `null` when none is ready."]
     oldest_ready_at: Annotated[
         datetime | None,
-        "When the first job of the Ready list was due, which does not change while it waits; `null` when none is "
-        "ready.",
+        "When the oldest ready job was due, which does not change while it waits; `null` when none is ready.",
     ]
     next_due_at: Annotated[datetime | None, "When the next delayed job is due; `null` when none is delayed."]
     settings_json: Annotated[dict[str, Any], shown_as(TopicSettings)] = field(name="settings")
