@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
+
+import pytest
 
 from deferd.api.routes.inspection import explanation
 from deferd.contract.operations.inspection import WhyReason
-from tests.integration.engine.engine_driver import TOPIC, EngineDriver
+from deferd.engine import groups as engine_groups
+from deferd.engine.engine import Engine
+from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
 from tests.integration.engine.test_flow_control import finish, put_some, set_limits
+from tests.integration.store.store_servers import StoreServer
+from tests.waiting import BUSY_S, until
 
 
 async def limits_of(driver: EngineDriver, job_id: str) -> list[tuple[Any, ...]]:
@@ -69,6 +76,9 @@ async def test_why_names_the_limits_of_the_topic(driver: EngineDriver) -> None:
 
 
 async def test_why_names_the_limits_of_a_group(driver: EngineDriver) -> None:
+    await driver.put("d1", group="d")
+    await driver.engine.groups.pause(TOPIC, "d")
+    assert await limits_of(driver, "d1") == [("group_paused", 0, False)]
     await set_limits(driver, g={"n": 2}, s={"b": {"r": {"c": 1, "p": 5000}}, "c": {"n": 1}})
     await put_some(driver, ["a1", "a2", "a3", "a4"], group="a")
     await put_some(driver, ["b1", "b2"], group="b")
@@ -85,3 +95,39 @@ async def test_why_names_the_limits_of_a_group(driver: EngineDriver) -> None:
     assert reason.text.startswith(
         f"Group c of topic {TOPIC} hands out its jobs one after the other, and waits for a job "
     )
+
+
+async def test_many_groups_are_read_in_steps_and_sorted_in_parts(
+    driver: EngineDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_groups, "_FLOWS_PER_CALL", 7)
+    monkeypatch.setattr(engine_groups, "_SORTED_AT_ONCE", 6)
+    number_of = {f"g{number}": number for number in range(40)}
+    await driver.puts.put_many(
+        [
+            job(f"{group}-{index}", group=group, priority=index % 3)
+            for group, number in number_of.items()
+            for index in range(number % 5 + 1)
+        ]
+    )
+    await put_some(driver, ["plain", "other"])
+    pages, cursor = [], None
+    while True:
+        groups, cursor = await driver.engine.groups.page(TOPIC, "ready", cursor, 9)
+        pages += [(group.name, group.ready) for group in groups]
+        if cursor is None:
+            break
+    wanted = [(group, number % 5 + 1) for group, number in number_of.items()] + [(None, 2)]
+    assert pages == sorted(wanted, key=lambda one: (-one[1], one[0] or ""))
+
+
+async def test_a_resumed_group_wakes_consumers(engine: Engine, server: StoreServer) -> None:
+    await engine.groups.pause(TOPIC, "a")
+    await engine.puts.put_many([job("a1", group="a"), job("a2", group="a")])
+    popping = asyncio.create_task(engine.dispatcher.pop([TOPIC], wait_ms=10_000))
+    await until(lambda: server.command("EXISTS", f"{KEY}:limited") == 1, "the pop has found the group")
+    group, was_paused = await engine.groups.resume(TOPIC, "a")
+    assert (group.ready, group.is_paused, was_paused) == (2, False, True)
+    async with asyncio.timeout(BUSY_S):
+        assert [one.id for one in await popping] == ["a1"]
+    assert not (await engine.groups.resume(TOPIC, "a"))[1]

@@ -302,6 +302,16 @@ function FLOWS.first(flow, most)
   return redis.call('ZRANGE', READY, first, last, 'BYSCORE', 'LIMIT', 0, most)
 end
 
+-- The first ready job in a range of positions, nil for none; how many there are; when the first one was due, -1 when its
+-- record cannot be read; and that record, '' for none.
+function FLOWS.ready_between(from, to)
+  local id = redis.call('ZRANGE', READY, from, to, 'BYSCORE', 'LIMIT', 0, 1)[1]
+  if not id then return nil end
+  local raw, due = redis.call('HGET', POOL, id) or '', -1
+  if #raw >= HEADER_BYTES then due = select(2, struct.unpack('<I6I6', raw)) end
+  return id, redis.call('ZCOUNT', READY, from, to), due, raw
+end
+
 -- When the job was due that has been ready longest, -1 for none, and the bytes of the records that were read. `of_topic` is
 -- what the keys of the topic begin with. With several flows those are the heads of at most `most` of them: the ones whose
 -- turn is next, and the ones that limits hold back. Bound: `most` flows, and 1 MiB of records or one.
