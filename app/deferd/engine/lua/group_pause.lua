@@ -20,7 +20,7 @@ else
   state.flags = state.flags - was_paused
   if was_paused == 1 then FLOWS.unblock(group, state) end
 end
-FLOWS.write(group, state)
+FLOWS.write(state)
 
 local ready, oldest = 0, math.huge
 for priority = 0, 9 do

@@ -39,13 +39,13 @@ local function limits_of_job(flow)
   local limits = decoded.li
   if limits then
     if limits.n and redis.call('ZCARD', RESERVED) >= limits.n then add('max_in_flight') end
-    local _, _, room_at = FLOWS.room(decoded, 1, now)
-    if room_at then add('rate', room_at) end
+    local window = limits.r and RATE.window(topic_key('rate/'), limits.r, now, true)
+    if window and window.total >= limits.r.c then add('rate', RATE.room_at(window, limits.r)) end
   end
   local group = FLOWS.group_of(flow)
   if group ~= '' then
-    local allowed, which, room_at = FLOWS.allowed(decoded, group, FLOWS.read(group), id, now)
-    if not allowed then add('group_' .. which, room_at) end
+    local room, which, room_at = FLOWS.allowed(decoded, group, FLOWS.read(group), now, true)
+    if room == 0 then add('group_' .. which, room_at) end
   end
   return held
 end

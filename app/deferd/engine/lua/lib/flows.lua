@@ -355,8 +355,8 @@ end
 
 -- How many jobs of a group may be handed out now, infinite for any number, and the id of the only one that may be, nil for
 -- those whose turn it is. Or 0, by which limit they are held back (paused, order, max_in_flight, rate), and when a rate has
--- room again.
-function FLOWS.allowed(settings, group, state, now)
+-- room again. `only_looks`: see RATE.window.
+function FLOWS.allowed(settings, group, state, now, only_looks)
   if group == '' then return math.huge end
   local most, rate = FLOWS.limits_of(settings, group)
   local room, only = most and most - state.reserved or math.huge, nil
@@ -367,7 +367,7 @@ function FLOWS.allowed(settings, group, state, now)
   end
   if room <= 0 then return 0, 'max_in_flight' end
   if rate then
-    state.window = RATE.window(topic_key('rate/' .. group), rate, now)
+    state.window = RATE.window(topic_key('rate/' .. group), rate, now, only_looks)
     if state.window.total >= rate.c then return 0, 'rate', RATE.room_at(state.window, rate) end
     room = math.min(room, rate.c - state.window.total)
   end
@@ -442,11 +442,12 @@ function FLOWS.room(settings, wanted, now)
   return math.max(wanted, 0), window, room_at
 end
 
--- Whether the limits of a topic, nil for none, have room for a delivery now. `of_topic` is what its keys begin with.
+-- Whether the limits of a topic, nil for none, have room for a delivery now; writes nothing. `of_topic` is what the keys of
+-- the topic begin with.
 function FLOWS.has_room(limits, of_topic)
   if not limits then return true end
   if limits.n and redis.call('ZCARD', of_topic .. 'reserved') >= limits.n then return false end
-  return not limits.r or RATE.window(of_topic .. 'rate/', limits.r, now_ms()).total < limits.r.c
+  return not limits.r or RATE.window(of_topic .. 'rate/', limits.r, now_ms(), true).total < limits.r.c
 end
 
 -- A pop found nothing but what limits hold back: note that, so that it is woken when there is something.
