@@ -18,11 +18,11 @@ from deferd.engine.scripts import Scripts
 from deferd.engine.shelf import Shelf
 from deferd.engine.topics import get_topic
 
-_FLOWS_PER_CALL = 500
+_FLOWS_PER_CALL = 250
 _ENTRIES_PER_CALL = 1000
 _SORTED_AT_ONCE = 5000
 _KEPT_S = 10.0
-_KEPT_MOST, _LARGEST = 4, 200_000
+_KEPT_MOST, _LARGEST = 2, 100_000
 _NEVER: Final = 1 << 62
 _SEVERAL_PARTITIONS = -2
 
@@ -57,8 +57,8 @@ class Groups:
     """The groups of topics.
 
     All groups of a topic are read for a page, 100,000 in about a second, in steps of a few milliseconds of the store's
-    time. Whoever asks meanwhile shares that, and up to 200,000 groups are kept for 200 times what the read took, at
-    most 10 seconds.
+    time. Callers that ask meanwhile share that, and lists of up to 100,000 are kept for 200 times what the read took,
+    at most 10 seconds.
     """
 
     def __init__(self, scripts: Scripts, keys: Keys, shelf: Shelf) -> None:

@@ -5,7 +5,7 @@
 -- Returns { the slot to continue at, -1 after the last step, now ms, for each flow: its group or '', ready jobs, due ms of
 --   the first one, -1 when its record cannot be read, ... }
 --   Jobs with neither group nor priority come last.
--- Bound: ARGV[3] flows, the caller sends at most 500, and 1 MiB of records or one.
+-- Bound: ARGV[3] flows, the caller sends at most 250, and 1 MiB of records or one.
 local slot, bytes = tonumber(ARGV[2]), 0
 local reply = { -1, now_ms() }
 
