@@ -6,6 +6,7 @@ _TOPIC_KEYS = ("pool", "delay", "ready", "reserved", "dead", "finished", "expiry
 _LATER_TOPIC_KEYS = ("tally", "requests", "tagged", "taken")
 _MORE_OF_TOPICS = ("follow", "items", "items/ID", "runs", "shelf", "request/ID", "touches/ID", "aside", "aside/KEY")
 _OF_TOPICS_BY_SETTING = ("events/seq", "events/log", "push/state", "history/10s", "history/5m")
+_OF_GROUPS = ("groups", "flows", "flows/free", "turns", "turns/newest", "limited", "rate/GROUP")
 _OF_SCHEDULES = ("schedules", "schedule_due", "earlier_runs", "schedule/NAME", "schedules/missed", "schedules/zones")
 _OF_CALLS = ("of_key/KEY", "bulk/CALL", "tasks", "tasks/running", "task/ID", "undo/CALL", "undos")
 _OF_SERVICE = ("lock", "clock", "idle", "partitioned", "tally", "aside", "push", "calendars", "events/topics")
@@ -15,7 +16,7 @@ _OF_OPERATORS = (
 )
 _OF_CONSUMERS = ("consumers/reports", "consumers/reported", "consumers/topics", "request/ID")
 _OF_CONSOLE = ("console/sessions",)
-TOPIC_KINDS = frozenset(_TOPIC_KEYS + _LATER_TOPIC_KEYS + _MORE_OF_TOPICS + _OF_TOPICS_BY_SETTING)
+TOPIC_KINDS = frozenset(_TOPIC_KEYS + _LATER_TOPIC_KEYS + _MORE_OF_TOPICS + _OF_TOPICS_BY_SETTING + _OF_GROUPS)
 """All kinds of keys of a topic, after its name; a word in capitals stands for what differs."""
 SHARD_KINDS = frozenset(
     (

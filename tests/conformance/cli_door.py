@@ -115,6 +115,12 @@ class CliDoor(HttpDoor):
     def resume(self) -> None:
         assert not self._run("resume", self.topic)[0]["paused"]
 
+    def groups(self, order: str | None = None) -> list[Mapping[str, Any]]:
+        return [*self._run("groups", self.topic, *_flags({} if order is None else {"order": order}))]
+
+    def pause_group(self, group: str, *, resume: bool = False) -> Mapping[str, Any]:
+        return self._run("resume" if resume else "pause", self.topic, "--group", group)[0]
+
     def jobs(self, state: str | None = None) -> list[Job]:
         flags = () if state is None else ("--state", state)
         return [*map(Job.of, self._run("jobs", self.topic, "--all", *flags))]

@@ -102,6 +102,14 @@ class ClientDoor(Door):
     def resume(self) -> None:
         assert not self._call(self._client.resume, self.topic).paused
 
+    def groups(self, order: str | None = None) -> list[Mapping[str, Any]]:
+        return self._call(lambda: [group.fields for group in self._client.groups(self.topic, order=order)])
+
+    def pause_group(self, group: str, *, resume: bool = False) -> Mapping[str, Any]:
+        call = self._client.resume_group if resume else self._client.pause_group
+        fields: Mapping[str, Any] = self._call(call, self.topic, group).fields
+        return fields
+
     def jobs(self, state: str | None = None) -> list[Job]:
         jobs: list[Job] = self._call(lambda: [*map(_job, self._client.jobs(self.topic, state=state))])
         return jobs

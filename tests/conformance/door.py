@@ -175,6 +175,14 @@ class Door(ABC):
     def resume(self) -> None: ...
 
     @abstractmethod
+    def groups(self, order: str | None = None) -> list[Mapping[str, Any]]:
+        """The groups of the topic: `group`, `ready`, `reserved`, `delayed`, `oldest_ready_age`, `paused`."""
+
+    @abstractmethod
+    def pause_group(self, group: str, *, resume: bool = False) -> Mapping[str, Any]:
+        """Pause or resume it; returns it as `groups` does."""
+
+    @abstractmethod
     def jobs(self, state: str | None = None) -> list[Job]:
         """All jobs of the topic, in a state."""
 

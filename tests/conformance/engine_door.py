@@ -10,6 +10,7 @@ from typing import Any
 import msgspec.json
 
 from deferd.api.job_responses import delivery, job
+from deferd.api.routes.topics import group_view
 from deferd.contract.bulk_model import CancelSelected, RescheduleSelected
 from deferd.contract.errors import DeferdError
 from deferd.contract.model import (
@@ -24,6 +25,7 @@ from deferd.contract.model import (
 )
 from deferd.contract.operations.schedules_and_calendars import PutCalendar, PutSchedule
 from deferd.engine.engine import Engine
+from deferd.engine.groups import TopicGroup
 from deferd.engine.partitions import Layout
 from deferd.engine.record import JobRecord, Receipt
 from deferd.engine.schedule_store import StoredSchedule
@@ -134,6 +136,14 @@ class EngineDoor(Door):
 
     def resume(self) -> None:
         assert not self._run(self._engine.topics.resume(self.topic)).paused
+
+    def groups(self, order: str | None = None) -> list[Mapping[str, Any]]:
+        found, _ = self._run(self._engine.groups.page(self.topic, order or "ready"))
+        return [*map(_group, found)]
+
+    def pause_group(self, group: str, *, resume: bool = False) -> Mapping[str, Any]:
+        verb = self._engine.groups.resume if resume else self._engine.groups.pause
+        return _group(self._run(verb(self.topic, group))[0])
 
     def jobs(self, state: str | None = None) -> list[Job]:
         jobs: list[JobRecord] = []
@@ -325,6 +335,10 @@ def _schedule(stored: StoredSchedule) -> Job:
         created_at=state.created_ms / 1000,
         updated_at=state.updated_ms / 1000,
     )
+
+
+def _group(group: TopicGroup) -> Mapping[str, Any]:
+    return _read(group_view(group))
 
 
 def _job(record: JobRecord) -> Job:

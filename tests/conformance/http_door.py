@@ -118,6 +118,20 @@ class HttpDoor(Door):
     def resume(self) -> None:
         assert not self._call("POST", self._topic("resume"))["paused"]
 
+    def groups(self, order: str | None = None) -> list[Mapping[str, Any]]:
+        groups, cursor = [], None
+        while True:
+            page = self._call("GET", self._topic("groups"), order=order, limit=2, cursor=cursor)
+            groups += page["groups"]
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return groups
+
+    def pause_group(self, group: str, *, resume: bool = False) -> Mapping[str, Any]:
+        verb = "resume" if resume else "pause"
+        found: Mapping[str, Any] = self._call("POST", self._topic(f"groups/{group}/{verb}"))
+        return found
+
     def jobs(self, state: str | None = None) -> list[Job]:
         jobs, cursor = [], None
         while True:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.conformance.door import Door, on_topics, one_partition, refused
+import pytest
+
+from tests.conformance.door import DOORS, PARTITIONED, RESP, Door, on_topics, one_partition, refused
 
 
 @on_topics
@@ -126,3 +128,53 @@ def test_tags_and_headers_stay_through_the_life_of_a_job(door: Door) -> None:
     door.redrive()
     changed = door.change("a", tags=["other"])
     assert (changed["tags"], changed["headers"]) == (["other"], labels["headers"])
+
+
+@on_topics
+@one_partition
+def test_groups_are_listed_and_hand_out_nothing_while_they_are_paused(door: Door) -> None:
+    with refused("topic_not_found"):
+        door.groups()
+    with refused("topic_not_found"):
+        door.pause_group("a", resume=True)
+    door.put("held", group="a", ttr=600)
+    held = door.pop_one()
+    for job_id in ("a1", "a2", "a3"):
+        door.put(job_id, group="a", priority=len(job_id))
+    door.pass_time(20)
+    door.put("b1", group="b")
+    door.put("b2", group="b", delay=600)
+    for job_id in ("p1", "p2"):
+        door.put(job_id)
+    assert not door.view()["paused"]
+    paused = door.pause_group("a")
+    assert (paused["group"], paused["ready"], paused["reserved"], paused["paused"]) == ("a", 3, 1, True)
+    found = door.groups()
+    names = ("group", "ready", "reserved", "delayed", "paused")
+    assert [tuple(one[name] for name in names) for one in found] == [
+        ("a", 3, 1, 0, True),
+        (None, 2, 0, 0, False),
+        ("b", 1, 0, 1, False),
+    ]
+    ages = {one["group"]: one["oldest_ready_age"] for one in found}
+    assert 20 <= ages["a"] < 50
+    assert max(ages[None], ages["b"]) < 20
+    assert [one["group"] for one in door.groups("age")][0:1] == ["a"]
+    assert [one["group"] for one in door.groups("reserved")][0:1] == ["a"]
+    assert sorted(job["id"] for job in door.pop_all()) == ["b1", "p1", "p2"]
+    door.finish("held", held["receipt"])
+    assert not door.pause_group("a", resume=True)["paused"]
+    assert sorted(job["id"] for job in door.pop_all()) == ["a1", "a2", "a3"]
+    for job_id in ("a1", "a2", "a3", "b1", "b2", "p1", "p2"):
+        door.cancel(job_id)
+    assert door.pause_group("c")["ready"] == 0
+    door.pass_time(3 * 3600)
+    assert [(one["group"], one["paused"]) for one in door.groups()] == [("c", True)]
+
+
+@pytest.mark.doors(without=(RESP, *(door for door in DOORS if door not in PARTITIONED)))
+def test_a_topic_with_several_partitions_has_no_groups(door: Door) -> None:
+    door.put("a")
+    with refused("validation", "has several"):
+        door.pause_group("g")
+    assert [one["group"] for one in door.groups()] == [None]

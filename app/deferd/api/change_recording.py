@@ -85,8 +85,8 @@ def _topic(operation: OperationRoute, arguments: Mapping[str, Any]) -> str | Non
 
 
 def _subject(arguments: Mapping[str, Any]) -> str | None:
-    """The name of the job, schedule or calendar in a request."""
-    for name in ("id", "name"):
+    """The name of the job, schedule, calendar or group in a request."""
+    for name in ("id", "name", "group"):
         if name in arguments:
             return str(arguments[name])
     subject: str | None = getattr(arguments.get("job"), "id", None)

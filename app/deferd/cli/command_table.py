@@ -35,6 +35,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     "topics": {
         "topics": Entry("topics.topics", "list all topics with their counts"),
         "topic": Entry("topics.topics", "show a topic, or set the defaults of its jobs"),
+        "groups": Entry("topics.topics", "list the groups of a topic with their counts"),
         "jobs": Entry("topics.topics", "list the jobs of a topic"),
         "dead": Entry("inspection.why", "show dead jobs by error"),
         "redrive": Entry("topics.topics", "make dead jobs ready again"),

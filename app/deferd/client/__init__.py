@@ -40,7 +40,7 @@ from deferd.contract.operations.push import TestedPush as PushTest
 from deferd.contract.operations.schedules_and_calendars import Calendar, Schedule
 from deferd.contract.operations.schedules_and_calendars import PreviewedRun as Run
 from deferd.contract.operations.system import Overview, OwnKey, System, Upgrade
-from deferd.contract.operations.topics import TopicPage, TopicView
+from deferd.contract.operations.topics import GroupView, TopicPage, TopicView
 
 __all__ = [
     "Alert",
@@ -68,6 +68,7 @@ __all__ = [
     "FieldChange",
     "FinishResult",
     "Forecast",
+    "GroupView",
     "History",
     "Job",
     "JobDefinition",

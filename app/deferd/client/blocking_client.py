@@ -23,7 +23,7 @@ from deferd.contract.model import JobState
 from deferd.contract.operations.events import Change, JobEvent
 from deferd.contract.operations.jobs import Job, PutResult
 from deferd.contract.operations.schedules_and_calendars import Schedule
-from deferd.contract.operations.topics import TopicPage, TopicView
+from deferd.contract.operations.topics import GroupOrder, GroupView, TopicPage, TopicView
 
 if TYPE_CHECKING:
     from deferd.client.tracing import Tracing
@@ -108,6 +108,8 @@ class Client:
     set_topic = _blocking(ApiMethods.set_topic)
     pause = _blocking(ApiMethods.pause)
     resume = _blocking(ApiMethods.resume)
+    pause_group = _blocking(ApiMethods.pause_group)
+    resume_group = _blocking(ApiMethods.resume_group)
     put_calendar = _blocking(ApiMethods.put_calendar)
     calendar = _blocking(ApiMethods.calendar)
     calendars = _blocking(ApiMethods.calendars)
@@ -152,6 +154,10 @@ class Client:
     def topic_pages(self) -> Iterator[TopicPage]:
         """As AsyncClient.topic_pages."""
         return _each(self._methods.topic_pages())
+
+    def groups(self, topic: str, *, order: GroupOrder | None = None) -> Iterator[GroupView]:
+        """As AsyncClient.groups."""
+        return _each(self._methods.groups(topic, order=order))
 
     def jobs(self, topic: str, *, state: JobState | str | None = None, **filters: Unpack[JobFilters]) -> Iterator[Job]:
         """As AsyncClient.jobs."""

@@ -26,7 +26,7 @@ from deferd.contract.operations.bulk import DryRun as Preview
 from deferd.contract.operations.jobs import Job
 from deferd.contract.operations.push import Push
 from deferd.contract.operations.push import TestedPush as PushTest
-from deferd.contract.operations.topics import TopicPage, TopicView
+from deferd.contract.operations.topics import GroupOrder, GroupView, TopicPage, TopicView
 
 MANY_JOBS_S = 600.0
 """How long the service may take to purge, redrive or check a million jobs."""
@@ -150,6 +150,29 @@ class TopicMethods:
     async def resume(self, topic: str) -> TopicView:
         """End a pause. Raises TopicNotFound."""
         return await self._sender.send(request_for(operations.RESUME_TOPIC, topic))
+
+    async def groups(self, topic: str, *, order: GroupOrder | None = None) -> AsyncIterator[GroupView]:
+        """List the groups of a topic: those with the most ready jobs first, unless `order` says otherwise.
+
+        The one whose `group` is None are the jobs without a group. Raises TopicNotFound.
+        """
+        cursor = None
+        while True:
+            query = without_none(order=order, cursor=cursor)
+            page = await self._sender.send(request_for(operations.LIST_GROUPS, topic, query=query))
+            for group in page.groups:
+                yield group
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    async def pause_group(self, topic: str, group: str) -> GroupView:
+        """Stop delivering the jobs of a group; everything else continues. Topic and group need not exist yet."""
+        return await self._sender.send(request_for(operations.PAUSE_GROUP, topic, group))
+
+    async def resume_group(self, topic: str, group: str) -> GroupView:
+        """End a pause of a group. Raises TopicNotFound."""
+        return await self._sender.send(request_for(operations.RESUME_GROUP, topic, group))
 
     async def jobs(
         self, topic: str, *, state: JobState | str | None = None, **filters: Unpack[JobFilters]

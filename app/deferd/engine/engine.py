@@ -19,6 +19,7 @@ from deferd.engine.deliveries import Deliveries, HeldJobs
 from deferd.engine.dispatcher import Dispatcher
 from deferd.engine.event_streams import EventHub
 from deferd.engine.events import EventReader
+from deferd.engine.groups import Groups
 from deferd.engine.history import FinishRates, Histories, HistoryPublisher, ReadyHistories
 from deferd.engine.inspection.acknowledgements import Acknowledgements
 from deferd.engine.inspection.attention import Alerts, AttentionReader
@@ -145,6 +146,7 @@ class Engine:
             dead_retention_ms=dead_retention_ms,
         )
         self.sweeps = TopicSweeps(self._scripts, keys, labels, self.dead_jobs, self.partitions)
+        self.groups = Groups(self._scripts, keys, self.shelf)
         self.topics = Topics(self._scripts, keys, self.placer, self.partitions)
         self.redriven_jobs = RedrivenJobs(self._scripts, keys, self.partitions, self.sweeps)
         self.task_actions = TaskActions(self._scripts, keys, self.bulk, self.sweeps, throttle)

@@ -46,6 +46,11 @@ async def test_changes_say_what_was_and_what_is_now(http: Http) -> None:
     [(field, was, now)] = values(changed)[2:]
     assert (field, was, json.loads(now or "")[0]["from"]) == ("window", None, "09:00")
 
+    ok(await http.post(http.topic_path("groups/g/pause")))
+    [paused] = (await changes(http))[:1]
+    assert (paused["operation"], paused["subject"], paused["topic"]) == ("pause_group", "g", http.topic)
+    assert values(paused) == [("paused", "false", "true")]
+
     job = {"body": "secret", "headers": {"x": "secret"}, "ttr": 9}
     ok(await http.put(f"/schedules/{name}", json={"topic": name, "every": 3600, "job": job}), 201)
     job |= {"body": "SECRET", "headers": {"x": "SECRET"}}

@@ -133,7 +133,7 @@ async def test_a_page_holds_100_jobs_when_no_limit_is_given(http: Http) -> None:
     assert len(ok(await http.get(http.topic_path("jobs")))["jobs"]) == 100
 
 
-@pytest.mark.parametrize("path", ["/topics", "jobs"])
+@pytest.mark.parametrize("path", ["/topics", "jobs", "groups"])
 @pytest.mark.parametrize(
     ("query", "field"),
     [
@@ -151,6 +151,20 @@ async def test_a_page_holds_100_jobs_when_no_limit_is_given(http: Http) -> None:
 async def test_a_bad_page_is_refused(http: Http, path: str, query: dict[str, str], field: str) -> None:
     await http.put_job()
     refusal(await http.get(path if path.startswith("/") else http.topic_path(path), params=query), field)
+
+
+async def test_groups_come_page_by_page_in_one_order(http: Http) -> None:
+    for number in range(5):
+        await http.put_job(f"j{number}", group=f"g{number % 3}")
+    first = ok(await http.get(http.topic_path("groups"), params={"limit": 2}))
+    assert [(one["group"], one["ready"]) for one in first["groups"]] == [("g0", 2), ("g1", 2)]
+    query = {"limit": 2, "cursor": first["next_cursor"]}
+    last = ok(await http.get(http.topic_path("groups"), params=query))
+    assert ([one["group"] for one in last["groups"]], last["next_cursor"]) == (["g2"], None)
+    refusal(await http.get(http.topic_path("groups"), params={**query, "order": "age"}), "query.cursor")
+    refusal(await http.get(http.topic_path("groups"), params={"order": "name"}), "query.order")
+    refusal(await http.post(http.topic_path("groups/-/pause")), "path.group")
+    refusal(await http.post(http.topic_path("groups/g0/pause"), json={"reason": "x"}), "body.reason")
 
 
 async def test_a_state_that_does_not_exist_is_refused(http: Http) -> None:

@@ -18,7 +18,7 @@ from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine import pattern_waits
 from deferd.engine.engine import Engine
 from deferd.engine.queue import JobQueue, PopReply, PopRequest
-from deferd.engine.record import ANY_RECEIPT, JobRecord
+from deferd.engine.record import ANY_RECEIPT, JobRecord, json_bytes
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.store_copy import copy_store
@@ -620,3 +620,48 @@ async def test_pops_that_wait_for_a_thousand_topics_cause_no_store_calls(engine:
     assert script_calls(server) - before <= 2 + 3
     await cancel_all(*tasks)
     assert nothing_is_left(engine)
+
+
+async def limit(engine: Engine, topic: str, **limits: Any) -> None:
+    """Set the limits of a topic, as the store has them."""
+    settings = json_bytes({"li": limits})
+    await engine._scripts.run("topic_set", engine._keys.of_topic(topic), (topic, "settings", settings, ""))
+
+
+async def test_a_pop_waits_at_a_limited_topic_without_calls_until_a_finish(engine: Engine, server: StoreServer) -> None:
+    await limit(engine, "t.a", n=1)
+    await put(engine, "t.a", jobs=3)
+    [held] = await pop_now(engine, "t.*", count=10)
+    popping = [pop_by(engine, "t.*") for _ in range(3)]
+    await all_wait(engine, 3)
+    before = script_calls(server)
+    await asyncio.sleep(0.3)
+    assert script_calls(server) - before <= 2  # those of the timer
+    before = script_calls(server)
+    for _ in range(10):
+        assert await pop_now(engine, "t.*") == []
+    assert script_calls(server) - before <= 10 + 2  # searches, which do not find the topic
+    await engine.queue.finish("t.a", held.id, held.receipt)
+    done, _ = await asyncio.wait(popping, timeout=BUSY_S, return_when=asyncio.FIRST_COMPLETED)
+    assert [job.id for task in done for job in task.result()] == ["j1"]
+    await all_wait(engine, 2)
+    await cancel_all(*popping)
+    assert nothing_is_left(engine)
+
+
+async def test_a_search_finds_plain_jobs_beside_limited_ones(engine: Engine) -> None:
+    async def found() -> dict[str, int]:
+        return dict((await engine.dispatcher._patterns._search.ready(TopicSelection(["t.*"]), [0])).ready)
+
+    await limit(engine, "t.a", g={"n": 1})
+    await put(engine, "t.a", jobs=3, group="g")
+    assert await found() == {"t.a": 3}
+    [held] = await pop_now(engine, "t.*", count=10)
+    assert await found() == {}
+    await engine.puts.put(PutJob(topic="t.a", id="plain"))
+    assert await found() == {"t.a": 1}
+    await limit(engine, "t.a", n=1, g={"n": 1})
+    assert await found() == {}
+    await engine.queue.finish("t.a", held.id, held.receipt)
+    assert await found() == {"t.a": 3}
+    assert len(await pop_now(engine, "t.*", count=10)) == 1

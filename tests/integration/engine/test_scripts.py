@@ -68,6 +68,9 @@ async def inspect_everything(engine: Engine) -> None:
     await engine.ready_histories.of_topics([TOPIC])
     await FailingTopics(engine._scripts, engine._keys).retrying([TOPIC])
     await engine.alerts.now(lambda _: True)
+    await engine.groups.pause(TOPIC, "g")
+    await engine.groups.page(TOPIC, "ready")
+    await engine.groups.resume(TOPIC, "g")
     await engine.alerts._acknowledgements.add({("late", TOPIC): Acknowledgement("warning", "moved", None, 1)}, 0)
     await engine.held_jobs.check_many(TOPIC, [HeldJob(id="a", receipt="0.1")])
     engine.activity.record(Change(operation="pause_topic", by=None, via="api", outcome="done"))
@@ -249,6 +252,10 @@ async def use_rare_options(driver: EngineDriver) -> None:
     await driver.engine.calendars.put("office", PutCalendar(windows=[Window.model_validate({"from": "09:00"})]))
     call = CancelSelected.model_validate({"select": {"tag": "x"}, "request_id": "r"})
     await driver.engine.bulk.cancel(call, None, "shop")
+    await driver.topics.set(TOPIC, TopicSettings.model_validate({"limits": {"per_group": {"rate": {"count": 1}}}}))
+    await driver.puts.put_many([job(job_id, group=job_id[0]) for job_id in ("g1", "g2", "h1")])
+    await driver.cancels.cancel(TOPIC, "h1")
+    assert [found.id for found in await driver.pop(3)] == ["g1"]
 
 
 async def test_every_key_that_the_scripts_write_is_of_a_known_kind(driver: EngineDriver) -> None:

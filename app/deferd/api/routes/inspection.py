@@ -219,7 +219,7 @@ def explanation(
                 due = replace(due, text=f"{due.text} {_shelved(loaded_ahead_s)}")
             reasons = [*_placed(facts, due), *_paused_reason(facts), *_failing_push(facts)]
         case JobState.READY:
-            reasons = [*_paused_reason(facts), *_pushed(facts), *_ready(facts, activity)]
+            reasons = [*_paused_reason(facts), *_pushed(facts), *_limited(facts), *_ready(facts, activity)]
         case JobState.RESERVED:
             reasons = [_leased(facts)]
         case JobState.DEAD:
@@ -345,6 +345,32 @@ def _pushed(facts: JobFacts) -> Iterator[WhyReason]:
     )
 
 
+def _limited(facts: JobFacts) -> Iterator[WhyReason]:
+    job = facts.record
+    for limit in facts.limits:
+        of_topic = not limit.name.startswith("group_")
+        whose = f"Topic {job.topic}" if of_topic else f"Group {job.group} of topic {job.topic}"
+        text = f"{whose} {_LIMITED[limit.name.removeprefix('group_')]}"
+        if limit.room_at_ms is not None:
+            text += f"; the next may go {_when(limit.room_at_ms, facts.now_ms)}"
+        yield WhyReason(
+            code="limited",
+            text=text + ".",
+            limit=limit.name,
+            group=job.group,
+            jobs_ahead=facts.ahead,
+            next_at=instant_or_none(limit.room_at_ms),
+        )
+
+
+_LIMITED = {
+    "max_in_flight": "has as many jobs in flight as its `max_in_flight` allows",
+    "rate": "has handed out as many jobs as its `rate` allows",
+    "paused": "is paused: none of its jobs is handed out",
+    "order": "hands out its jobs one after the other, and waits for a job that is tried again later",
+}
+
+
 def _ready(facts: JobFacts, activity: TopicActivity | None) -> Iterator[WhyReason]:
     topic, ahead = facts.record.topic, facts.ahead
     if activity is not None and not activity.is_consumed:
@@ -356,8 +382,15 @@ def _ready(facts: JobFacts, activity: TopicActivity | None) -> Iterator[WhyReaso
     oldest_ms = facts.oldest_due_at_ms
     age_ms = None if oldest_ms is None else max(facts.now_ms - oldest_ms, 0)
     rate = None if activity is None else activity.rate
-    wait_s = (ahead + 1) / rate if rate else None
-    parts = [f"{counted(ahead, 'job is', 'jobs are')} ahead of it" if ahead else "It is the next job of its topic"]
+    wait_s = (ahead + 1) / rate if rate and not facts.takes_turns else None
+    whose = " of its group" if facts.takes_turns else ""
+    parts = [
+        f"{counted(ahead, f'job{whose} is', f'jobs{whose} are')} ahead of it"
+        if ahead
+        else f"It is the next job{whose or ' of its topic'}"
+    ]
+    if facts.takes_turns:
+        parts.append("groups take turns")
     if age_ms is not None and ahead:
         parts.append(f"the oldest has waited {_span(age_ms / 1000)}")
     if rate is not None:
@@ -367,6 +400,7 @@ def _ready(facts: JobFacts, activity: TopicActivity | None) -> Iterator[WhyReaso
     yield WhyReason(
         code="behind",
         text="; ".join(parts) + ".",
+        group=facts.record.group,
         jobs_ahead=ahead,
         ready=facts.ready,
         oldest_age=None if age_ms is None else seconds(age_ms),

@@ -24,6 +24,7 @@ from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import (
     Cutoff,
     DeadReason,
+    Group,
     Instant,
     JobState,
     NormalizedError,
@@ -43,6 +44,7 @@ from deferd.contract.timestamps import instant
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.contract.windows import window_text
 from deferd.engine.consistency import Findings, StoreReport, TopicReport
+from deferd.engine.groups import TopicGroup
 from deferd.engine.inspection.job_facts import Pause
 from deferd.engine.push_store import TargetState
 from deferd.engine.record import instant_ms
@@ -132,6 +134,18 @@ class JobsQuery(StrictModel):
         return None if wanted.is_empty else wanted
 
 
+class GroupsQuery(StrictModel):
+    """The parameters of a list of groups."""
+
+    order: contract.GroupOrder = Field(
+        "ready",
+        description="`ready`, `reserved`: those with the most such jobs first. `age`: those first whose first ready "
+        "job has waited longest.",
+    )
+    cursor: Cursor = None
+    limit: int = page_limit("groups")
+
+
 class PurgeQuery(StrictModel):
     """The parameters of a purge."""
 
@@ -214,6 +228,46 @@ async def resume_topic(request: CurrentRequest, topic: Topic, _body: EmptyBody =
     view = await request.engine.topics.resume(topic)
     request.now = _pause_of(view)
     return _shown(view, request.engine.shelf)
+
+
+@router.serves(contract.LIST_GROUPS)
+async def list_groups(
+    request: CurrentRequest, topic: Topic, query: Annotated[GroupsQuery, Query()]
+) -> contract.GroupPage:
+    groups, next_cursor = await request.engine.groups.page(topic, query.order, query.cursor, query.limit)
+    return contract.GroupPage(groups=[group_view(group) for group in groups], next_cursor=next_cursor)
+
+
+@router.serves(contract.PAUSE_GROUP)
+async def pause_group(
+    request: CurrentRequest, topic: Topic, group: Group, _body: EmptyBody = EMPTY_BODY
+) -> contract.GroupView:
+    return _with_pause(request, await request.engine.groups.pause(topic, group))
+
+
+@router.serves(contract.RESUME_GROUP)
+async def resume_group(
+    request: CurrentRequest, topic: Topic, group: Group, _body: EmptyBody = EMPTY_BODY
+) -> contract.GroupView:
+    return _with_pause(request, await request.engine.groups.resume(topic, group))
+
+
+def _with_pause(request: RequestContext, found: tuple[TopicGroup, bool]) -> contract.GroupView:
+    group, was_paused = found
+    request.was, request.now = {"paused": was_paused}, {"paused": group.is_paused}
+    return group_view(group)
+
+
+def group_view(group: TopicGroup) -> contract.GroupView:
+    """The group, as responses show it."""
+    return contract.GroupView(
+        group=group.name,
+        ready=group.ready,
+        reserved=group.reserved,
+        delayed=group.delayed,
+        oldest_ready_age=None if group.age_ms is None else seconds(group.age_ms),
+        paused=group.is_paused,
+    )
 
 
 async def _recorded_settings(request: RequestContext, topic: str) -> dict[str, Any]:

@@ -1,10 +1,11 @@
-"""The commands for topics and the jobs of one: `topics`, `topic`, `pause`, `resume`, `jobs`, `redrive`, `purge`."""
+"""Commands for topics: `topics`, `topic`, `groups`, `pause`, `resume`, `jobs`, `redrive`, `purge`."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -201,23 +202,65 @@ def topic(topic: str, settings: dict[str, Any] | None, client: Client, as_json: 
     output.json_or_facts(view.fields, _facts(view), as_json=as_json)
 
 
-@client_command("deferd pause orders.close", "deferd pause orders.close --reason 'the payment service is down'")
+_only_group_option: Final = click.option("--group", metavar="NAME", help="only the jobs of this group")
+
+
+@client_command(
+    "deferd pause orders.close",
+    "deferd pause orders.close --reason 'the payment service is down'",
+    "deferd pause orders.close --group customer-7",
+)
 @topic_argument()
 @click.option("--reason", metavar="TEXT", help="why, shown to people until the topic is resumed")
-def pause(topic: str, reason: str | None, client: Client, as_json: bool) -> None:
-    """Stop handing out the jobs of a topic."""
-    _show_paused(client.pause(topic, reason=reason), as_json=as_json)
+@_only_group_option
+def pause(topic: str, reason: str | None, group: str | None, client: Client, as_json: bool) -> None:
+    """Stop handing out the jobs of a topic, or of one group of it."""
+    if group is None:
+        _show_paused(client.pause(topic, reason=reason), as_json=as_json)
+        return
+    if reason is not None:
+        raise UsageError("--reason is for topics: leave it out with --group")
+    _show_paused_group(topic, client.pause_group(topic, group), as_json=as_json)
 
 
-@client_command("deferd resume orders.close")
+@client_command("deferd resume orders.close", "deferd resume orders.close --group customer-7")
 @topic_argument()
-def resume(topic: str, client: Client, as_json: bool) -> None:
-    """Hand out the jobs of a topic again."""
-    _show_paused(client.resume(topic), as_json=as_json)
+@_only_group_option
+def resume(topic: str, group: str | None, client: Client, as_json: bool) -> None:
+    """Hand out the jobs of a topic again, or of one group of it."""
+    if group is None:
+        _show_paused(client.resume(topic), as_json=as_json)
+    else:
+        _show_paused_group(topic, client.resume_group(topic, group), as_json=as_json)
 
 
 if TYPE_CHECKING:
-    from deferd.client import Client, Job, TopicView
+    from deferd.client import Client, GroupView, Job, TopicView
+
+_GROUP_CELLS: Cells[GroupView] = {
+    Column("GROUP"): lambda group: "-" if group.group is None else group.group,
+    Column("READY", right=True): lambda group: output.number(group.ready),
+    Column("RESERVED", right=True): lambda group: output.number(group.reserved),
+    Column("DELAYED", right=True): lambda group: output.number(group.delayed),
+    Column("OLDEST READY", right=True): lambda group: output.span(group.oldest_ready_age),
+    Column("STATE"): lambda group: "paused" if group.paused else "-",
+}
+
+
+@client_command("deferd groups orders.close", "deferd groups orders.close --order age --limit 5")
+@topic_argument()
+@click.option(
+    "--order",
+    type=click.Choice(["ready", "reserved", "age"]),
+    help="those with the most ready or reserved jobs first, or with the oldest ready job; default ready",
+)
+@click.option("--limit", type=values.count_from_1, default=100, metavar="N", help="most groups; default 100")
+def groups(topic: str, order: Any, limit: int, client: Client, as_json: bool) -> None:
+    """List the groups of a topic; - stands for the jobs without a group."""
+    found = [*islice(client.groups(topic, order=order), limit + 1)]
+    output.json_or_table(found[:limit], _GROUP_CELLS, f"{topic} has no jobs that wait or are held", as_json=as_json)
+    if len(found) > limit:
+        output.hint(f"there are more than these {limit:,}: --limit N shows them")
 
 
 @client_command("deferd jobs orders.close --state dead", "deferd jobs orders.close --all --json | jq -r .id")
@@ -373,6 +416,11 @@ def _show_paused(view: TopicView, *, as_json: bool) -> None:
     jobs = f"{counts['ready']:,} ready" if any(counts.values()) else "no jobs"  # perhaps the name is misspelled
     text = f"{view.topic} {'paused' if view.paused else 'handing out'}, {jobs}"
     output.json_or_line(view.fields, text, as_json=as_json)
+
+
+def _show_paused_group(topic: str, group: GroupView, *, as_json: bool) -> None:
+    text = f"group {group.group} of {topic} {'paused' if group.paused else 'handing out'}, {group.ready:,} ready"
+    output.json_or_line(group.fields, text, as_json=as_json)
 
 
 def _current_settings(client: Client, name: str) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from deferd.contract.operations.response import Response, one_of, shown_as
 from deferd.contract.scopes import Scope
 from deferd.contract.windows import WindowSpec
 
+LIMITS = ("max_in_flight", "rate", "group_paused", "group_order", "group_max_in_flight", "group_rate")
+
 
 class WhyReason(Response, frozen=True, kw_only=True):
     """One reason why a job has not run. It has the facts of its `code`; others are omitted."""
@@ -21,8 +23,8 @@ class WhyReason(Response, frozen=True, kw_only=True):
     code: Annotated[
         str,
         one_of(
-            *("not_due", "backoff", "window", "paused", "push", "no_consumers", "behind", "leased", "dead"),
-            *("finished", "cancelled", "unknown_job"),
+            *("not_due", "backoff", "window", "paused", "push", "limited", "no_consumers", "behind", "leased"),
+            *("dead", "finished", "cancelled", "unknown_job"),
         ),
         "The kind of reason, for programs. Later versions may add kinds.",
     ]
@@ -67,16 +69,25 @@ class WhyReason(Response, frozen=True, kw_only=True):
         datetime | None, "`push`: until when the circuit is open; then one request tries the target."
     ] = None
     why: Annotated[str | None, "`paused`: why, if that was said when it was paused."] = None
-    jobs_ahead: Annotated[int | None, "`behind`: ready jobs of the topic that are handed out before it."] = None
+    limit: Annotated[str | None, one_of(*LIMITS), "`limited`: the limit that holds it back."] = None
+    group: Annotated[str | None, "`limited`, `behind`: the group of the job, if it has one."] = None
+    next_at: Annotated[datetime | None, "`limited`: when the rate allows the next delivery."] = None
+    jobs_ahead: Annotated[
+        int | None,
+        "`behind`, `limited`: ready jobs of the topic that are handed out before it; where groups take turns, only "
+        "those of its group.",
+    ] = None
     ready: Annotated[int | None, "`behind`: ready jobs of the topic."] = None
-    oldest_age: Annotated[float | None, "`behind`: seconds since the first job of the Ready list was due."] = None
+    oldest_age: Annotated[float | None, "`behind`: seconds since the oldest ready job of the topic was due."] = None
     rate: Annotated[
         float | None,
         "`behind`: jobs of the topic handed out per second, by all processes in the last seconds; "
         "omitted when that is not known.",
     ] = None
     estimated_wait: Annotated[
-        float | None, "`behind`: seconds until it is handed out at this rate; omitted without a rate above 0."
+        float | None,
+        "`behind`: seconds until it is handed out at this rate; omitted without a rate above 0, and where groups take "
+        "turns.",
     ] = None
     reserved_until: Annotated[datetime | None, "`leased`: when the lease ends."] = None
     lease_left: Annotated[float | None, "`leased`: seconds until then."] = None

@@ -54,7 +54,7 @@ class Alert(Response, frozen=True, kw_only=True):
     ready: Annotated[int | None, "`no_consumer`, `push_failing`, `behind`, `paused`: ready jobs."] = None
     oldest_age: Annotated[
         float | None,
-        "`no_consumer`, `push_failing`, `behind`: seconds since the first job of the Ready list was due.",
+        "`no_consumer`, `push_failing`, `behind`: seconds since the oldest ready job was due.",
     ] = None
     last_consumer_at: Annotated[datetime | None, "`no_consumer`: when the last consumer was seen."] = None
     circuit: Annotated[

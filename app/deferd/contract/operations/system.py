@@ -49,9 +49,7 @@ class OverviewTopic(Response, frozen=True, kw_only=True):
         "The circuit of the target of a pushed topic with jobs; omitted for other topics.",
     ] = None
     counts: OverviewCounts
-    oldest_ready_at: Annotated[
-        datetime | None, "When the first job of the Ready list was due; `null` when none is ready."
-    ]
+    oldest_ready_at: Annotated[datetime | None, "When the oldest ready job was due; `null` when none is ready."]
     next_due_at: Annotated[datetime | None, "When the first delayed job is due; `null` when none is delayed."]
     rate: Annotated[float | None, "Jobs handed out per second in the last seconds; `null` when that is not known."]
     ready_history: Annotated[

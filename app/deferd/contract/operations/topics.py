@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import field
 
@@ -14,6 +14,8 @@ from deferd.contract.operations.operation import Operation
 from deferd.contract.operations.push import PushTarget
 from deferd.contract.operations.response import Response, shown_as
 from deferd.contract.scopes import Scope
+
+GroupOrder = Literal["ready", "reserved", "age"]
 
 
 class Counts(Response, frozen=True, kw_only=True):
@@ -51,13 +53,10 @@ class TopicView(Response, frozen=True, kw_only=True):
     shelved: Annotated[
         int | None, "How many of the delayed jobs are on the shelf; omitted by a service without one when it is 0."
     ] = None
-    oldest_ready_age: Annotated[
-        float | None, "Seconds since the first job of the Ready list was due; `null` when none is ready."
-    ]
+    oldest_ready_age: Annotated[float | None, "Seconds since the oldest ready job was due; `null` when none is ready."]
     oldest_ready_at: Annotated[
         datetime | None,
-        "When the first job of the Ready list was due, which does not change while it waits; `null` when none is "
-        "ready.",
+        "When the oldest ready job was due, which does not change while it waits; `null` when none is ready.",
     ]
     next_due_at: Annotated[datetime | None, "When the next delayed job is due; `null` when none is delayed."]
     settings_json: Annotated[dict[str, Any], shown_as(TopicSettings)] = field(name="settings")
@@ -113,6 +112,34 @@ class TopicPage(Response, frozen=True, kw_only=True):
             "unreadable_shards": [3],
         },
     )
+
+
+class GroupView(Response, frozen=True, kw_only=True):
+    """The live jobs of a group of a topic."""
+
+    schema_name = "Group"
+
+    group: Annotated[str | None, "Its name; `null`: the jobs without a group."]
+    ready: int
+    reserved: int
+    delayed: int
+    oldest_ready_age: Annotated[
+        float | None, "Seconds since the first of its ready jobs was due; `null` when none is ready."
+    ]
+    paused: Annotated[bool, "Whether the group is paused: none of its jobs is handed out."]
+
+    schema_examples = (
+        {"group": "customer-7", "ready": 12, "reserved": 1, "delayed": 0, "oldest_ready_age": 4.25, "paused": False},
+    )
+
+
+class GroupPage(Response, frozen=True, kw_only=True):
+    """One page of the groups of a topic."""
+
+    groups: list[GroupView]
+    next_cursor: Annotated[str | None, "The `cursor` of the next page; `null` on the last page."]
+
+    schema_examples = ({"groups": [*GroupView.schema_examples], "next_cursor": None},)
 
 
 LIST_TOPICS = Operation(
@@ -188,6 +215,50 @@ RESUME_TOPIC = Operation(
     response_description="The topic in its new state.",
     errors=("topic_not_found",),
     done="resumed topic",
+)
+LIST_GROUPS = Operation(
+    "list_groups",
+    "GET",
+    "/topics/{topic}/groups",
+    tag="topics",
+    scope=Scope.READ,
+    summary="List the groups of a topic",
+    description=(
+        "Lists the groups that have live jobs or are paused, and, with `group` `null`, the jobs without a group. All "
+        "groups are read together, which takes about a second for 100000, and what was read is shown for up to 10 "
+        "seconds. While jobs move, the numbers of jobs without a group may be a few too high or too low."
+    ),
+    response=GroupPage,
+    response_description="One page of groups.",
+    errors=("topic_not_found",),
+)
+PAUSE_GROUP = Operation(
+    "pause_group",
+    "POST",
+    "/topics/{topic}/groups/{group}/pause",
+    tag="topics",
+    scope=Scope.ADMIN,
+    summary="Pause a group of a topic",
+    description=(
+        "No job of the group is handed out until it is resumed; everything else, such as put and finish, works as "
+        "before. Topic and group need not exist yet. Not for topics with several partitions."
+    ),
+    response=GroupView,
+    response_description="The group in its new state.",
+    done="paused group",
+)
+RESUME_GROUP = Operation(
+    "resume_group",
+    "POST",
+    "/topics/{topic}/groups/{group}/resume",
+    tag="topics",
+    scope=Scope.ADMIN,
+    summary="Resume a group of a topic",
+    description="Ends a pause. Waiting consumers get the ready jobs at once.",
+    response=GroupView,
+    response_description="The group in its new state.",
+    errors=("topic_not_found",),
+    done="resumed group",
 )
 LIST_JOBS = Operation(
     "list_jobs",

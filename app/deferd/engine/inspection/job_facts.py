@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -34,6 +34,13 @@ class Pause:
     reason: str | None = None
 
 
+class Limit(NamedTuple):
+    """A limit that holds a job back: which one, and when its rate has room again, None when that is not the reason."""
+
+    name: str
+    room_at_ms: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class JobFacts:
     """What decides when a job runs that is in the store. `now_ms` is the store's clock.
@@ -43,7 +50,8 @@ class JobFacts:
     when the oldest one was due. In a topic with several partitions `ready` is the sum over them, `ahead` an estimate,
     and the oldest job the one of its partition. `pause` is the pause of its topic, `target` the state of the target of
     a pushed one. `touches`: how often the lease of a held job was extended. `was_shelved`: it was on the shelf, from
-    which reading the facts has loaded it.
+    which reading the facts has loaded it. `takes_turns`: groups of its topic do, and `ahead` counts only jobs of
+    its own. `limits` hold it back.
     """
 
     now_ms: int
@@ -57,6 +65,8 @@ class JobFacts:
     touches: int = 0
     target: TargetState | None = None
     was_shelved: bool = False
+    takes_turns: bool = False
+    limits: tuple[Limit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +159,7 @@ async def _facts_in(scripts: Scripts, keys: Keys, partition: str, job_id: str) -
             len(compared),
             nearest(job_id, compared),
         )
-    score, consumer, ready, ahead, oldest_ms, has_follow_up, touches, since_ms, raw = facts
+    score, consumer, ready, ahead, oldest_ms, has_follow_up, touches, since_ms, raw, takes_turns, held = facts
     in_state = JobState(state.decode())
     has_ended = in_state in {JobState.DEAD, JobState.FINISHED}
     has_end = has_ended or in_state is JobState.RESERVED
@@ -172,6 +182,10 @@ async def _facts_in(scripts: Scripts, keys: Keys, partition: str, job_id: str) -
         bool(has_follow_up),
         touches,
         target,
+        takes_turns=bool(takes_turns),
+        limits=tuple(
+            Limit(held[at].decode(), held[at + 1] if held[at + 1] >= 0 else None) for at in range(0, len(held), 2)
+        ),
     )
 
 

@@ -9,10 +9,11 @@
 --   durability, or { settings JSON or '', delayed, ready, reserved, dead, dead ones that died
 --   recently unless they have a `dead_retain` of their own, due ms of the first delayed job or -1, delayed jobs that are
 --   due by now, due ms of the first one after now or -1, jobs due in the same second as that, jobs due soon, due ms of
---   the first ready job or -1, live jobs or -1 when the topic has no `max_jobs`, 0 when it is not pushed, else 1 while
+--   the oldest ready job or -1, live jobs or -1 when the topic has no `max_jobs`, 0 when it is not pushed, else 1 while
 --   the circuit of its target is closed, 2 open, 3 half open }, or { -1 } when another program has damaged its keys }
 -- Bound: the topics; the caller sends at most 50. It ends early when the records that it has read reach 1 MiB.
 local MOST_BYTES = 1024 * 1024
+local HEADS_READ = 20  -- of flows of one topic, to find its oldest ready job
 local call, now = redis.call, now_ms()
 local prefix = string.sub(KEYS[2], 1, -4)
 local default_retention, recent, soon, many = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -61,12 +62,8 @@ local function row_of(name, raw)
     row[6] = call('ZCOUNT', dead, now - recent + (settings.po and tonumber(settings.po.q) or default_retention), '+inf')
   end
   if row[3] > 0 then
-    local record = call('HGET', pool, call('ZRANGE', ready, 0, 0)[1])
-    if record and #record >= 12 then
-      local _, due = struct.unpack('<I6I6', record)
-      row[12] = due
-      bytes = bytes + #record
-    end
+    local oldest, read = FLOWS.oldest_due(of_topic, HEADS_READ)
+    row[12], bytes = oldest, bytes + read
   end
   if tonumber(settings.j) then
     row[13] = call('HLEN', pool) - row[5] - call('ZCARD', of_topic .. 'finished') + shelved

@@ -97,7 +97,9 @@ end
 -- been forgotten, or has settings.
 local function next_visit()
   if redis.call('HGET', SETTINGS, TOPIC) ~= '' then return math.huge end
-  if redis.call('HLEN', POOL) > 0 or shelved_jobs() > 0 then return now + FORGET_AFTER_MS end
+  if redis.call('HLEN', POOL) > 0 or shelved_jobs() > 0 or redis.call('EXISTS', topic_key('groups')) == 1 then
+    return now + FORGET_AFTER_MS  -- also when a group is paused that has no jobs
+  end
   local put = redis.call('HGET', TALLY, 'put') or '0'
   local put_before, since = string.match(redis.call('HGET', of_shard('idle'), TOPIC) or '', '^(%d+) (%d+)$')
   if put_before ~= put then

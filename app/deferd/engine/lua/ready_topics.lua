@@ -7,7 +7,7 @@
 -- ARGV[6..] the patterns, then those that must match as well, then the topics that are left out
 -- Returns { the name to continue after, '' after the last step, matching topics in this step,
 --   topic with ready jobs, how many, topic, how many, ... in the order of their names }. Paused and pushed
---   topics have none. Of a topic with several partitions, each of them is listed that has ready jobs, by the patterns
+--   topics have none, nor those of which a pop has found that limits hold all ready jobs back (lib/flows.lua). Of a topic with several partitions, each of them is listed that has ready jobs, by the patterns
 --   that match the topic; the first one counts as matching.
 -- Bound: the names in ARGV[3], each against the patterns; the caller sends at most 2000 names, fewer with many
 -- patterns.
@@ -75,16 +75,24 @@ for _, name in ipairs(names) do
 end
 
 -- A damaged topic counts as one with ready jobs: its own poll reports the error, and the others are still found.
-local function is_paused_or_pushed(name)
+local function settings_of(name)
   local settings = redis.call('HGET', SETTINGS, name)
-  if not settings or settings == '' then return false end
+  if not settings or settings == '' then return {} end
   local is_read, decoded = pcall(cjson.decode, settings)
-  return is_read and type(decoded) == 'table' and (decoded.p == 1 or decoded.pu ~= nil)
+  return is_read and type(decoded) == 'table' and decoded or {}
 end
 
-local function count_ready(key)
+-- How many ready jobs of a topic can be handed out, as far as it is known.
+local function count_ready(name, key)
   local ready = redis.pcall('ZCARD', key)
-  return type(ready) == 'number' and ready or 1
+  if type(ready) ~= 'number' then return 1 end
+  if ready == 0 then return 0 end
+  local settings, of_topic = settings_of(name), sub(key, 1, -1 - #'ready')
+  if settings.p == 1 or settings.pu ~= nil then return 0 end
+  if not tonumber(redis.pcall('ZSCORE', of_topic .. 'limited', '') or nil) then return ready end
+  -- Plain jobs that were put since are not noted there.
+  local is_read, has_room = pcall(FLOWS.has_room, settings.li, of_topic)
+  return is_read and has_room and redis.call('ZCOUNT', key, FLOWS.PLAIN_FROM, '+inf') or 0
 end
 
 local reply = { #names == most and names[most] or '', #found - further }
@@ -92,8 +100,8 @@ for from = 1, #found, KEYS_AT_ONCE do
   local to = math.min(from + KEYS_AT_ONCE - 1, #found)
   if redis.call('EXISTS', unpack(ready_keys, from, to)) > 0 then  -- in an idle service, one call for all of them
     for at = from, to do
-      local ready = count_ready(ready_keys[at])
-      if ready > 0 and not is_paused_or_pushed(found[at]) then
+      local ready = count_ready(found[at], ready_keys[at])
+      if ready > 0 then
         reply[#reply + 1] = found[at]
         reply[#reply + 1] = ready
       end

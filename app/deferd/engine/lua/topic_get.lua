@@ -2,22 +2,16 @@
 -- @flags no-writes
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic
--- Returns { settings JSON or '', delayed, ready, reserved, dead, finished, due ms of the oldest ready job or -1,
---   due ms of the next delayed job in the store or -1, now ms, follow-ups, jobs and follow-ups that collect items,
+-- Returns { settings JSON or '', delayed, ready, reserved, dead, finished,
+--   due ms of the oldest ready job or -1 (FLOWS.oldest_due), due ms of the next delayed job in the store or -1, now ms, follow-ups, jobs and follow-ups that collect items,
 --   how many of the delayed jobs are on the shelf,
 --   the fields and values of push/state, none unless the topic is pushed }, or nil when the
 --   topic is not known
--- Bound: one topic.
+-- Bound: one topic, and FLOWS.MOST_LOOKED_AT heads of flows.
 local settings = redis.call('HGET', SETTINGS, TOPIC)
 if not settings then return nil end
 local is_pushed = string.find(settings, '"pu":', 1, true)
-local oldest = -1
-local first = redis.call('ZRANGE', READY, 0, 0)[1]
-local raw = first and redis.call('HGET', POOL, first)
-if raw and #raw >= 12 then
-  local _, due = struct.unpack('<I6I6', raw)
-  oldest = due
-end
+local oldest = FLOWS.oldest_due(topic_key(''), FLOWS.MOST_LOOKED_AT)
 local next_due = redis.call('ZRANGE', DELAY, 0, 0, 'WITHSCORES')[2]
 local here, follow_ups, collections = attached(), 0, 0
 if here.may_exist() then follow_ups, collections = redis.call('HLEN', here.FOLLOW), redis.call('HLEN', here.ITEMS) end

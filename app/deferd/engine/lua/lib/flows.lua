@@ -28,6 +28,7 @@ FLOWS.BAND, FLOWS.COST, FLOWS.NEVER, FLOWS.ALL = 2 ^ 49, 2 ^ 14, 2 ^ 53, '*'
 FLOWS.PAUSED, FLOWS.BLOCKED = 1, 2
 FLOWS.PLAIN = '0 '
 FLOWS.MOST_LOOKED_AT = 100  -- flows in one search for the next job
+FLOWS.MOST_BYTES = 1024 * 1024
 FLOWS.TRY_AGAIN_MS = 1000
 
 -- Whether the topic has jobs with a group or a priority, or such that are limited.
@@ -307,6 +308,48 @@ function FLOWS.first(flow, most)
   return redis.call('ZRANGE', READY, first, last, 'BYSCORE', 'LIMIT', 0, most)
 end
 
+-- The first ready job in a range of positions, nil for none; how many there are; when the first one was due, -1 when its
+-- record cannot be read; and that record, '' for none.
+function FLOWS.ready_between(from, to)
+  local id = redis.call('ZRANGE', READY, from, to, 'BYSCORE', 'LIMIT', 0, 1)[1]
+  if not id then return nil end
+  local raw, due = redis.call('HGET', POOL, id) or '', -1
+  if #raw >= HEADER_BYTES then due = select(2, struct.unpack('<I6I6', raw)) end
+  return id, redis.call('ZCOUNT', READY, from, to), due, raw
+end
+
+-- When the job was due that has been ready longest, -1 for none, and the bytes of the records that were read. `of_topic` is
+-- what the keys of the topic begin with. With several flows those are the heads of at most `most` of them: the ones whose
+-- turn is next, and the ones that limits hold back. Bound: `most` flows, and 1 MiB of records or one.
+function FLOWS.oldest_due(of_topic, most)
+  local call, ready, pool = redis.call, of_topic .. 'ready', of_topic .. 'pool'
+  local oldest, bytes = math.huge, 0
+  local function look_at(id)
+    local raw = id and bytes < FLOWS.MOST_BYTES and call('HGET', pool, id)
+    if not raw or #raw < HEADER_BYTES then return end
+    local _, due = struct.unpack('<I6I6', raw)
+    oldest, bytes = math.min(oldest, due), bytes + #raw
+  end
+  local first = call('ZRANGE', ready, 0, 0, 'WITHSCORES')
+  look_at(first[1])
+  if first[2] and tonumber(first[2]) < FLOWS.PLAIN_FROM then
+    local turns, names, is_named = of_topic .. 'turns', {}, {}
+    for _, reverse in ipairs({ false, true }) do
+      local half = math.floor(most / 2)
+      for _, flow in ipairs(call('ZRANGE', turns, 0, half - 1, unpack(reverse and { 'REV' } or {}))) do
+        if not is_named[flow] and flow ~= FLOWS.PLAIN then names[#names + 1] = flow end
+        is_named[flow] = true
+      end
+    end
+    look_at(call('ZRANGE', ready, FLOWS.PLAIN_FROM, '+inf', 'BYSCORE', 'LIMIT', 0, 1)[1])
+    for _, slot in ipairs(#names > 0 and call('HMGET', of_topic .. 'flows', unpack(names)) or {}) do
+      local from, to = FLOWS.positions(tonumber(slot or FLOWS.MOST))
+      if slot then look_at(call('ZRANGE', ready, from, to, 'BYSCORE', 'LIMIT', 0, 1)[1]) end
+    end
+  end
+  return oldest < math.huge and oldest or -1, bytes
+end
+
 -- Hold a flow back until its group is unblocked; at `room_at` ms its rate has room again, nil when that is not the reason.
 function FLOWS.block(flow, turn, group, state, room_at)
   redis.call('ZADD', topic_key('turns'), turn + (2 * tonumber(string.sub(flow, 1, 1)) + 1) * FLOWS.BAND, flow)
@@ -318,8 +361,8 @@ end
 
 -- How many jobs of a group may be handed out now, infinite for any number, and the id of the only one that may be, nil for
 -- those whose turn it is. Or 0, by which limit they are held back (paused, order, max_in_flight, rate), and when a rate has
--- room again.
-function FLOWS.allowed(settings, group, state, now)
+-- room again. `only_looks`: see RATE.window.
+function FLOWS.allowed(settings, group, state, now, only_looks)
   if group == '' then return math.huge end
   local most, rate = FLOWS.limits_of(settings, group)
   local room, only = most and most - state.reserved or math.huge, nil
@@ -330,7 +373,7 @@ function FLOWS.allowed(settings, group, state, now)
   end
   if room <= 0 then return 0, 'max_in_flight' end
   if rate then
-    state.window = RATE.window(topic_key('rate/' .. group), rate, now)
+    state.window = RATE.window(topic_key('rate/' .. group), rate, now, only_looks)
     if state.window.total >= rate.c then return 0, 'rate', RATE.room_at(state.window, rate) end
     room = math.min(room, rate.c - state.window.total)
   end
@@ -403,6 +446,14 @@ function FLOWS.room(settings, wanted, now)
     wanted = math.min(wanted, limits.r.c - window.total)
   end
   return math.max(wanted, 0), window, room_at
+end
+
+-- Whether the limits of a topic, nil for none, have room for a delivery now; writes nothing. `of_topic` is what the keys of
+-- the topic begin with.
+function FLOWS.has_room(limits, of_topic)
+  if not limits then return true end
+  if limits.n and redis.call('ZCARD', of_topic .. 'reserved') >= limits.n then return false end
+  return not limits.r or RATE.window(of_topic .. 'rate/', limits.r, now_ms(), true).total < limits.r.c
 end
 
 -- A pop found nothing but what limits hold back: note that, so that it is woken when there is something.

@@ -16,20 +16,23 @@ function RATE.bucket_at(key, index)
 end
 
 -- What began in the last span, as a table: `total`, and when there is anything the `oldest` and `newest` bucket. What seems
--- to be later than now is from before the clock was set back, and counts as now. Bound: BUCKETS + 1 buckets.
-function RATE.window(key, rate, now)
-  local oldest, newest = RATE.bucket_at(key, 0), nil
+-- to be later than now is from before the clock was set back, and counts as now. `only_looks`: nothing is written, and
+-- nothing can be noted. Bound: BUCKETS + 1 buckets.
+function RATE.window(key, rate, now, only_looks)
+  local at, oldest, newest = 0, RATE.bucket_at(key, 0), nil
   while oldest and RATE.room_at({ oldest = oldest }, rate) <= now do
-    redis.call('LPOP', key)
-    oldest = RATE.bucket_at(key, 0)
+    if only_looks then at = at + 1 else redis.call('LPOP', key) end
+    oldest = RATE.bucket_at(key, at)
   end
   if not oldest then return { total = 0 } end
   newest = RATE.bucket_at(key, -1)
   local total = newest.before + newest.count - oldest.before
   if newest.first_ms > now then
     newest = { first_ms = now, before = oldest.before, count = total }
-    redis.call('DEL', key)
-    redis.call('RPUSH', key, struct.pack('<I6I6I4', now, newest.before, total))
+    if not only_looks then
+      redis.call('DEL', key)
+      redis.call('RPUSH', key, struct.pack('<I6I6I4', now, newest.before, total))
+    end
     oldest = newest
   end
   return { total = total, oldest = oldest, newest = newest }
