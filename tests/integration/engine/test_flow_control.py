@@ -200,3 +200,15 @@ async def test_all_groups_are_looked_at_after_a_change_of_limits(driver: EngineD
     await driver.run_timer()
     assert driver.server.command("ZCOUNT", f"{KEY}:turns", 2**49, "+inf") == 0
     assert len({name for _ in range(3) for name in await ids(driver)} - set(first)) == count
+
+
+async def test_a_group_whose_limited_jobs_were_cancelled_begins_anew(driver: EngineDriver) -> None:
+    await set_limits(driver, g={"r": {"c": 1, "p": 10_000}})
+    await put_some(driver, ["a1", "a2"], group="a")
+    await finish(driver, await driver.pop_one())
+    assert await ids(driver) == []
+    await driver.cancels.cancel(TOPIC, "a2")
+    assert groups(driver) == {}
+    await driver.put("a3", group="a")
+    await driver.pass_time(11)
+    assert await ids(driver) == ["a3"]

@@ -131,10 +131,9 @@ function FLOWS.left(id, extra)
   local group = FLOWS.group_of(FLOWS.of(extra))
   local state = FLOWS.read(group)
   state.live = state.live - 1
-  if state.hold == id then
-    state.hold = ''
-    FLOWS.unblock(group, state)
-  end
+  local has_held = state.hold == id
+  if has_held then state.hold = '' end
+  if has_held or state.live <= 0 then FLOWS.unblock(group, state) end
   FLOWS.write(state)
 end
 
@@ -194,16 +193,17 @@ end
 -- Have a flow, which has a new ready job, take turns. The job may be the one for which its group waits.
 function FLOWS.take_turns(flow)
   local turn = tonumber(redis.call('ZSCORE', topic_key('turns'), flow) or nil)
-  if not turn then
-    redis.call('ZADD', topic_key('turns'), FLOWS.time_to_join(-tonumber(string.sub(flow, 1, 1)) * FLOWS.BAND), flow)
-  elseif turn >= FLOWS.BAND then
-    local group = FLOWS.group_of(flow)
-    local state = FLOWS.read(group)
-    if state.hold ~= '' then
-      FLOWS.unblock(group, state)
-      FLOWS.write(state)
-    end
+  if turn and turn < FLOWS.BAND then return end
+  local group = FLOWS.group_of(flow)
+  local state = turn and FLOWS.read(group)
+  if turn and state.flags >= FLOWS.BLOCKED then
+    if state.hold == '' then return end
+    FLOWS.unblock(group, state)
+    FLOWS.write(state)
+    return
   end
+  -- It has no turn, or is blocked although its group does not know it, when another program has changed that.
+  redis.call('ZADD', topic_key('turns'), FLOWS.time_to_join(-tonumber(string.sub(flow, 1, 1)) * FLOWS.BAND), flow)
 end
 
 -- The first and the last position of a slot.
