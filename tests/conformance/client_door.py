@@ -103,7 +103,9 @@ class ClientDoor(Door):
         assert not self._call(self._client.resume, self.topic).paused
 
     def groups(self, order: str | None = None) -> list[Mapping[str, Any]]:
-        return self._call(lambda: [group.fields for group in self._client.groups(self.topic, order=order)])
+        groups = self._client.groups
+        found: list[Mapping[str, Any]] = self._call(lambda: [one.fields for one in groups(self.topic, order=order)])
+        return found
 
     def pause_group(self, group: str, *, resume: bool = False) -> Mapping[str, Any]:
         call = self._client.resume_group if resume else self._client.pause_group

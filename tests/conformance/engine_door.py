@@ -138,7 +138,8 @@ class EngineDoor(Door):
         assert not self._run(self._engine.topics.resume(self.topic)).paused
 
     def groups(self, order: str | None = None) -> list[Mapping[str, Any]]:
-        found, _ = self._run(self._engine.groups.page(self.topic, order or "ready"))
+        by: Any = order or "ready"
+        found, _ = self._run(self._engine.groups.page(self.topic, by))
         return [*map(_group, found)]
 
     def pause_group(self, group: str, *, resume: bool = False) -> Mapping[str, Any]:

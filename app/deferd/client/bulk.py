@@ -34,12 +34,14 @@ _BULK_S = 600.0
 
 
 class Selector(TypedDict, total=False):
-    """Which jobs a call means: exactly one of `ids`, `tag` and `state`. All keyword-only."""
+    """Which jobs a call means: exactly one of `ids`, `tag`, `group` and `state`. All keyword-only."""
 
     ids: Iterable[JobRef | Job | tuple[str, str]] | None
     """Up to 1000 jobs, or pairs of a topic and an id."""
     tag: str | None
     """The jobs with this tag, in all topics."""
+    group: str | None
+    """The jobs of this group, in the topics of `topics`."""
     state: Literal["delayed", "ready"] | None
     """The jobs in this state, in the topics of `topics`."""
     due_after: datetime | None
@@ -49,7 +51,7 @@ class Selector(TypedDict, total=False):
     cutoff: datetime | None
     """Only jobs that were there, or dead, by then: that of a preview."""
     topics: Sequence[str] | str | None
-    """Only jobs of these topics: names, or patterns such as `orders.*`. Required with `state`."""
+    """Only jobs of these topics: names, or patterns such as `orders.*`. Required with `state` and `group`."""
 
 
 def selection(selector: Selector) -> dict[str, Any]:
@@ -103,7 +105,7 @@ class BulkMethods:
         undo: bool = False,
         **selector: Unpack[Selector],
     ) -> BulkResult:
-        """Cancel all jobs that have a tag, are in a state, or are named, in any number of topics.
+        """Cancel all jobs that have a tag, are of a group, in a state, or are named, in any number of topics.
 
         ::
 
@@ -118,7 +120,8 @@ class BulkMethods:
 
         Raises:
             TypeError: a selector is unknown.
-            InvalidInput: a value is out of its bounds, or there is not exactly one of `ids`, `tag` and `state`.
+            InvalidInput: a value is out of its bounds, or there is not exactly one of `ids`, `tag`, `group` and
+                `state`.
         """
         call = {"select": selection(selector), **_cancel_fields(if_reserved, undo=undo)}
         return await self._call(operations.CANCEL_SELECTED_JOBS, call, limit, request_id, dry_run=dry_run)

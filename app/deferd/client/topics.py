@@ -39,6 +39,8 @@ class JobFilters(TypedDict, total=False):
     """Jobs with these ids, 1 to 100, in whichever state."""
     tag: str | None
     """Jobs with this tag."""
+    group: str | None
+    """Jobs of this group."""
     due_after: datetime | None
     """Jobs due at this instant or later."""
     due_before: datetime | None
@@ -87,6 +89,8 @@ class JobConditions(TypedDict, total=False):
 
     tag: str | None
     """Only jobs with this tag."""
+    group: str | None
+    """Only jobs of this group."""
     reason: DeadReason | str | None
     """Only jobs that are dead for this reason."""
     error: str | None
@@ -179,8 +183,8 @@ class TopicMethods:
     ) -> AsyncIterator[Job]:
         """List the jobs of a topic, or those in one state. One whose state changes may be missed or repeated.
 
-        The filters, all keyword-only, are the keys of JobFilters: `ids`, `tag`, `due_after`, `due_before`, `id_prefix`,
-        `error`, `order` and `bodies`. Raises TopicNotFound.
+        The filters, all keyword-only, are the keys of JobFilters: `ids`, `tag`, `group`, `due_after`, `due_before`,
+        `id_prefix`, `error`, `order` and `bodies`. Raises TopicNotFound.
         """
         cursor = None
         while True:
@@ -200,7 +204,7 @@ class TopicMethods:
     ) -> int:
         """Make dead jobs ready: those with these `ids`, otherwise the oldest `limit`. Returns how many.
 
-        The conditions, all keyword-only, are the keys of JobConditions: `tag`, `reason`, `error` and `cutoff`.
+        The conditions, all keyword-only, are the keys of JobConditions: `tag`, `group`, `reason`, `error` and `cutoff`.
         """
         # Not repeatable without a cutoff: a second one would redrive further jobs.
         body = encode(_redrive_fields(ids, limit, conditions))

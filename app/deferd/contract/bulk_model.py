@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from deferd.contract import limits
+from deferd.contract.flow import Group
 from deferd.contract.model import AsTask, Cutoff, Delay, DueInstant, IfReserved, Instant, JobId, Tag, Topic
 from deferd.contract.strict_model import StrictModel
 
@@ -26,12 +27,20 @@ TopicSelector = Annotated[
 
 
 class Select(StrictModel):
-    """The selected jobs: exactly one of `ids`, `tag` and `state`. Jobs put after the call began are not selected."""
+    """The selected jobs: exactly one of `ids`, `tag`, `group` and `state`.
+
+    Jobs put after the call began are not selected.
+    """
 
     ids: list[JobName] | None = Field(
         default=None, min_length=1, max_length=limits.SELECT_IDS_MAX, description="1 to 1000 jobs by their names."
     )
     tag: Tag | None = Field(default=None, description="The jobs with this tag, in all topics.")
+    group: Group | None = Field(
+        default=None,
+        description="The jobs of this group, in the topics of `topics`. They are searched state by state: one that "
+        "changes its state meanwhile may be missed.",
+    )
     state: Literal["delayed", "ready"] | None = Field(
         default=None, description="The jobs in this state, in the topics of `topics`."
     )
@@ -41,19 +50,19 @@ class Select(StrictModel):
         default=None,
         min_length=1,
         max_length=limits.SELECT_TOPICS_MAX,
-        description="Only jobs of these topics, 1 to 100 names or patterns. Required with `state`.",
+        description="Only jobs of these topics, 1 to 100 names or patterns. Required with `state` and `group`.",
     )
 
     cutoff: Cutoff | None = None
 
     @model_validator(mode="after")
     def _one_selector(self) -> Select:
-        given = [name for name in ("ids", "tag", "state") if getattr(self, name) is not None]
+        given = [name for name in ("ids", "tag", "group", "state") if getattr(self, name) is not None]
         if len(given) != 1:
             named = f": it has {' and '.join(f'`{name}`' for name in given)}" if given else ": it has none"
-            raise ValueError(f"must have exactly one of `ids`, `tag` and `state`{named}")
-        if self.state is not None and self.topics is None:
-            raise ValueError("must have `topics` with `state`")
+            raise ValueError(f"must have exactly one of `ids`, `tag`, `group` and `state`{named}")
+        if (self.state is not None or self.group is not None) and self.topics is None:
+            raise ValueError(f"must have `topics` with `{given[0]}`")
         if self.state is None and (self.due_after is not None or self.due_before is not None):
             raise ValueError("must have `due_after` and `due_before` only with `state`")
         return self

@@ -702,6 +702,7 @@ class Redrive(StrictModel):
         description="Most jobs to redrive without `ids`.",
     )
     tag: Tag | None = Field(default=None, description="Only jobs with this tag.")
+    group: Group | None = Field(default=None, description="Only jobs of this group.")
     reason: DeadReason | None = Field(default=None, description="Only jobs that are dead for this reason.")
     error: NormalizedError | None = None
     cutoff: Cutoff | None = None

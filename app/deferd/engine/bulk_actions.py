@@ -1,4 +1,4 @@
-"""Calls on many jobs: cancel or reschedule all that have a tag, are in a state, or are named.
+"""Calls on many jobs: cancel or reschedule all that have a tag, are of a group, in a state, or named.
 
 Such a call works in steps, one script call each (`lua/lib/selection.lua`). Each job changes atomically, the whole does
 not. The shards work at the same time; within each, the bulk throttle lets other calls pass between the steps. A call
@@ -395,16 +395,24 @@ class _Run:
                     if keys.shard_of(home) == shard:
                         by_topic.setdefault(home, []).append(job.id)
             await self._act_on_ids(options, by_topic)
+        elif select.group is not None:
+            options["group"] = select.group
+            states = STATES if isinstance(self.call, CancelSelected) else (JobState.DELAYED, JobState.READY)
+            for state in states:
+                await self._in_state({**options, "state": state.value}, shard)
         else:
-            options["state"] = select.state
             if select.due_after is not None:
                 options["from"] = instant_ms(select.due_after)
             if select.due_before is not None:
                 options["before"] = instant_ms(select.due_before)
-            if select.state == "ready":
-                options.pop("last_first", None)
-            async for names in self.actions.topics(shard, select.topics or ()):
-                await self._at_some(names, lambda topic: self._act_on_state(options, topic))
+            await self._in_state({**options, "state": select.state}, shard)
+
+    async def _in_state(self, options: dict[str, Any], shard: int) -> None:
+        """Act on the jobs in a state, in the topics that are selected."""
+        if options["state"] != "delayed":
+            options.pop("last_first", None)
+        async for names in self.actions.topics(shard, self.call.select.topics or ()):
+            await self._at_some(names, lambda topic: self._act_on_state(options, topic))
 
     def _is_meant(self, partition: str) -> bool:
         topic = topic_of(partition)
@@ -457,7 +465,12 @@ class _Run:
         return DelayedRanges(
             actions.shelf.calls if options["state"] == "delayed" else None,
             topic,
-            Wanted(options.get("from"), options.get("before"), created_until_ms=options.get("cutoff")),
+            Wanted(
+                options.get("from"),
+                options.get("before"),
+                created_until_ms=options.get("cutoff"),
+                group=options.get("group"),
+            ),
             lambda topic: actions._throttle.slot(topic, LOADED_AT_ONCE),
             last_first="last_first" in options,
             loads="dry_run" not in options,

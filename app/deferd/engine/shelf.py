@@ -74,6 +74,13 @@ class Job(NamedTuple):
         return tags
 
     @property
+    def group(self) -> str:
+        """Its group, empty without one."""
+        extra = self._extra
+        group: str = orjson.loads(extra).get("gr", "") if b'"gr":' in extra else ""
+        return group
+
+    @property
     def error(self) -> str:
         """The error of its last attempt, empty without one."""
         extra = self._extra
@@ -108,6 +115,7 @@ class Wanted(NamedTuple):
     error: str | None = None
     created_until_ms: int | None = None
     is_retried: bool = False
+    group: str | None = None
 
     def matches(self, job: Job) -> bool:
         """Whether a job that is due in that time meets them."""
@@ -116,6 +124,7 @@ class Wanted(NamedTuple):
             and (self.created_until_ms is None or job.created_ms <= self.created_until_ms)
             and (not self.is_retried or job.attempts > 0)
             and (self.tag is None or self.tag in job.tags)
+            and (self.group is None or self.group == job.group)
             and (self.error is None or self.error in job.error)
         )
 

@@ -73,6 +73,7 @@ class Sweep:
     limit: int | None = None
     rate: float | None = None
     frees_taken: bool = False
+    group: str | None = None
 
     def with_limit(self, limit: int | None) -> Sweep:
         """The same sweep for at most `limit` jobs, None for all."""
@@ -81,7 +82,7 @@ class Sweep:
     @property
     def is_for_all(self) -> bool:
         """Whether it purges the whole topic."""
-        conditions = (self.ids, self.state, self.tag, self.reason, self.error, self.cutoff_ms)
+        conditions = (self.ids, self.state, self.tag, self.group, self.reason, self.error, self.cutoff_ms)
         return self.verb == "purge" and all(condition is None for condition in conditions)
 
     @property
@@ -243,6 +244,7 @@ class _Run:
         options = {
             "reason": sweep.reason,
             "tag": sweep.tag,
+            "group": sweep.group,
             "cutoff": sweep.cutoff_ms,
             "frees_taken": sweep.frees_taken or None,
             "request": pace.request,
@@ -341,7 +343,7 @@ class _Run:
         return DelayedRanges(
             self._shelf.calls if state is JobState.DELAYED else None,
             partition,
-            Wanted(created_until_ms=self._sweep.cutoff_ms),
+            Wanted(created_until_ms=self._sweep.cutoff_ms, group=self._sweep.group),
             self._pace.slot,
             loads=self._most_samples is None,
         )
@@ -357,7 +359,7 @@ class _Run:
     def _leaves_jobs(self) -> bool:
         """Whether a step may leave jobs that it looked at, so that the next one must begin behind them."""
         sweep = self._sweep
-        conditions = (sweep.reason, sweep.cutoff_ms, self._most_samples)
+        conditions = (sweep.reason, sweep.group, sweep.cutoff_ms, self._most_samples)
         return sweep.verb == "redrive" or any(condition is not None for condition in conditions)
 
     def _left(self) -> int | None:

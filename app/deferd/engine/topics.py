@@ -325,6 +325,7 @@ class JobFilter:
 
     ids: tuple[str, ...] | None = None
     tag: str | None = None
+    group: str | None = None
     due_after_ms: int | None = None
     due_before_ms: int | None = None
     id_prefix: str | None = None
@@ -348,13 +349,20 @@ class JobFilter:
     def on_shelf(self) -> Wanted:
         """The same for the shelf."""
         return Wanted(
-            self.due_after_ms, self.due_before_ms, self.tag, self.id_prefix, self.error, is_retried=self.retrying
+            self.due_after_ms,
+            self.due_before_ms,
+            self.tag,
+            self.id_prefix,
+            self.error,
+            is_retried=self.retrying,
+            group=self.group,
         )
 
     def options(self) -> dict[str, Any]:
         """As lua/search.lua reads it: of `error_group` a part, the rest is for the reader of the reply."""
         named = {
             "tag": self.tag,
+            "group": self.group,
             "from": self.due_after_ms,
             "before": self.due_before_ms,
             "prefix": self.id_prefix,

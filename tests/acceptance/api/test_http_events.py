@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import select
 import socket
 import subprocess
 import sys
@@ -19,8 +18,8 @@ import httpx
 import pytest
 
 from deferd.client import AsyncClient, Client, JobEvent
-from deferd.contract.limits import EVENT_STREAMS_MAX
 from tests.acceptance.api.keyed_service import KeysFile
+from tests.acceptance.client.scripted_server import Peer, scripted_server
 from tests.acceptance.http_calls import NO_TLS, Http, Json, ok
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.integration.store.store_servers import StoreServer
@@ -344,29 +343,42 @@ def test_the_blocking_client(shared_service: ServiceProcess, topic: str) -> None
 
 @pytest.mark.slow
 def test_tail_says_why_it_waits_and_goes_on(shared_service: ServiceProcess, topic: str) -> None:
-    with Client(shared_service.url) as client, contextlib.ExitStack() as opened:
+    problem = json.dumps({"status": 503, "code": "too_many_streams", "detail": "it serves 100 streams already"})
+    head = f"HTTP/1.1 503 x\r\ncontent-type: application/problem+json\r\ncontent-length: {len(problem)}\r\n"
+    refused = 0
+    forwarded: list[socket.socket] = []
+
+    def refuse_twice(peer: Peer) -> None:
+        nonlocal refused
+        request = peer.head()
+        if request.startswith("GET /events?") and refused < 2:
+            refused += 1
+            peer.send(f"{head}retry-after: 1\r\nconnection: close\r\n\r\n{problem}".encode())
+            return
+        with socket.create_connection(("127.0.0.1", shared_service.port), 20) as service:
+            forwarded.append(service)
+            service.sendall(f"{request}\r\nConnection: close\r\n\r\n".encode())
+            while data := service.recv(65_536):
+                peer.send(data)
+
+    with Client(shared_service.url) as client:
         client.set_topic(topic, {"events": 100})
         client.put(topic, id="a")
-        for _ in range(EVENT_STREAMS_MAX):
-            one = opened.enter_context(socket.create_connection(("127.0.0.1", shared_service.port), 5))
-            one.sendall(b"GET /events?topics=none HTTP/1.1\r\nhost: x\r\n\r\n")
-            assert b" 200 " in one.recv(4096).split(b"\r\n", 1)[0]
-        command = [sys.executable, "-m", "deferd", "tail", topic, "--last", "1", "--url", shared_service.url]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tail:
-            try:
-                assert tail.stderr is not None
-                assert tail.stdout is not None
-                assert select.select([tail.stderr], [], [], 20)[0], "it says nothing"
-                said = tail.stderr.readline()
-                assert said.startswith("deferd: waiting for events: ")
-                assert "this process serves 100 streams of events already" in said
-                time.sleep(6.5)  # longer than the Retry-After of the first refusal
-                opened.close()
-                assert tail.stdout.readline().split()[1:3] == ["put", f"{topic}/a"]
-            finally:
-                tail.terminate()
-            assert tail.wait(5) == 143
-            assert not tail.stderr.read()
+    command = [sys.executable, "-m", "deferd", "tail", topic, "--last", "1", "--url"]
+    with (
+        scripted_server(refuse_twice) as server,
+        subprocess.Popen([*command, server.url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tail,
+    ):
+        assert tail.stdout is not None
+        assert tail.stdout.readline().split()[1:3] == ["put", f"{topic}/a"]
+        tail.terminate()
+        assert tail.wait(5) == 143
+        forwarded[-1].shutdown(socket.SHUT_RDWR)
+        assert refused == 2
+        assert tail.stderr is not None
+        [said] = tail.stderr.read().splitlines()
+    assert said.startswith("deferd: waiting for events: ")
+    assert "it serves 100 streams already" in said
 
 
 @pytest.mark.slow

@@ -21,10 +21,10 @@ from deferd.api.routes.queries import Cursor, WithBodies, page_limit
 from deferd.api.routes.tasks import ACCEPTED, begin_sweep
 from deferd.contract import limits
 from deferd.contract.errors import StoreUnavailable
+from deferd.contract.flow import Group
 from deferd.contract.model import (
     Cutoff,
     DeadReason,
-    Group,
     Instant,
     JobState,
     NormalizedError,
@@ -89,6 +89,7 @@ class JobsQuery(StrictModel):
         "between them. Ids without a job are left out.",
     )
     tag: Tag | None = Field(None, description="Only jobs with this tag, which the tag index finds.")
+    group: Group | None = Field(None, description="Only jobs of this group.")
     due_after: Instant | None = Field(None, description="Only jobs due at this instant or later.")
     due_before: Instant | None = Field(None, description="Only jobs due before this instant.")
     id_prefix: IdPrefix | None = Field(None, description="Only jobs whose id begins so.")
@@ -123,6 +124,7 @@ class JobsQuery(StrictModel):
         wanted = JobFilter(
             ids=None if self.ids is None else tuple(self.ids.split(",")),
             tag=self.tag,
+            group=self.group,
             due_after_ms=due_after,
             due_before_ms=due_before,
             id_prefix=self.id_prefix,
@@ -151,6 +153,7 @@ class PurgeQuery(StrictModel):
 
     state: JobState | None = Field(None, description="Only jobs in this state; all jobs by default.")
     tag: Tag | None = Field(None, description="Only jobs with this tag.")
+    group: Group | None = Field(None, description="Only jobs of this group.")
     reason: DeadReason | None = Field(None, description="Only jobs that are dead for this reason.")
 
     error: NormalizedError | None = Field(
@@ -314,6 +317,7 @@ async def redrive_jobs(request: CurrentRequest, topic: Topic, redrive: Redrive =
         ids=None if redrive.ids is None else tuple(redrive.ids),
         limit=redrive.limit,
         tag=redrive.tag,
+        group=redrive.group,
         reason=redrive.reason,
         error=redrive.error,
         cutoff_ms=None if redrive.cutoff is None else instant_ms(redrive.cutoff),
@@ -350,6 +354,7 @@ async def purge_topic(
         topic=topic,
         state=query.state,
         tag=query.tag,
+        group=query.group,
         reason=query.reason,
         error=query.error,
         cutoff_ms=None if query.cutoff is None else instant_ms(query.cutoff),

@@ -1,4 +1,4 @@
-"""The commands `cancel` and `reschedule`: jobs by their names, by a tag, or by their state.
+"""The commands `cancel` and `reschedule`: jobs by their names, by a tag, by their group, or by their state.
 
 Also `tasks`, and what all commands on many jobs print: the task that has begun, or what would be done.
 """
@@ -33,10 +33,11 @@ if TYPE_CHECKING:
     from deferd.client.bulk import Selector
     from deferd.contract.operations.bulk import Became
 
-_WHICH: Final = "say which jobs: TOPIC and ID, --tag, or TOPIC and --state"
+_WHICH: Final = "say which jobs: TOPIC and ID, --tag, or TOPIC and --state or --group"
 _select_options: Final = all_of(
     [
         click.option("--tag", metavar="TAG", help="all jobs with this tag, of all topics or those of TOPIC"),
+        click.option("--group", metavar="NAME", help="all jobs of TOPIC in this group"),
         click.option("--state", type=click.Choice(["delayed", "ready"]), help="all jobs of TOPIC in this state"),
         click.option("--due-after", type=values.instant, metavar="INSTANT", help="with --state: due then or later"),
         click.option("--due-before", type=values.instant, metavar="INSTANT", help="with --state: due before then"),
@@ -66,8 +67,9 @@ _TASK_CELLS: Cells[Task] = {
     "deferd cancel orders.close order-1042 --durability replicated:1",
     "deferd cancel --tag order-1042",
     "deferd cancel 'mail.*' --state delayed --dry-run",
+    "deferd cancel orders.close --group customer-7 --dry-run",
 )
-@topic_argument("the jobs' topic; with --tag or --state also a pattern", required=False)
+@topic_argument("the jobs' topic; with --tag, --group or --state also a pattern", required=False)
 @click.argument("ids", metavar="[ID]...", nargs=-1, help="the jobs' ids")
 @_select_options
 @click.option("--refuse-reserved", is_flag=True, help="do not cancel a job that a consumer holds")
@@ -100,9 +102,9 @@ def cancel(
             _act_on_many(client, calls, select, "cancelled", {"if_reserved": if_reserved}, as_json=as_json, **many)
         return exit_codes.DONE
     if many["limit"] is not None or many["dry_run"]:
-        raise UsageError("--limit and --dry-run are for --tag and --state")
+        raise UsageError("--limit and --dry-run are for --tag, --group and --state")
     if many["cutoff"] is not None or many["samples"] or many["as_task"]:
-        raise UsageError("--cutoff, --samples and --task are for --tag and --state")
+        raise UsageError("--cutoff, --samples and --task are for --tag, --group and --state")
     if topic is None or not ids:
         raise UsageError(_WHICH)
     options = {"if_reserved": if_reserved, "follow_up": "keep" if keep_follow_up else "cancel"}
@@ -139,7 +141,7 @@ def _cancel_each(topic: str, ids: tuple[str, ...], options: Any, *, as_json: boo
     "deferd reschedule orders.close order-1042 order-1043 --by=-30m",
     timeout_s=LONG_TIMEOUT_S,
 )
-@topic_argument("the jobs' topic; with --tag or --state also a pattern", required=False)
+@topic_argument("the jobs' topic; with --tag, --group or --state also a pattern", required=False)
 @click.argument("ids", metavar="[ID]...", nargs=-1, help="the jobs' ids, up to 1000")
 @_select_options
 @click.option("--by", type=values.signed_duration, help="move the due times by this much: 1h, -30m")
@@ -160,15 +162,15 @@ def reschedule(
     as_json: bool,
     **many: Any,
 ) -> None:
-    """Give many jobs a new due time, each once: those of ID, with a tag, or in a state. Only delayed and ready jobs are
-    changed. For one job see also `change`.
+    """Give many jobs a new due time, each once: those of ID, with a tag, of a group, or in a state. Only delayed and
+    ready jobs are changed. For one job see also `change`.
     """
     if sum(value is not None for value in (by, delay, run_at)) != 1:
         raise UsageError("give one of --by, --delay and --run-at")
     if not _selects_many(**many) and (topic is None or not ids):
         raise UsageError(_WHICH)
     if many["as_task"] and ids:
-        raise UsageError("--task is for --tag and --state")
+        raise UsageError("--task is for --tag, --group and --state")
     select = _selector(topic, ids, **many)
     calls = (client.reschedule_all, client.start_reschedule_all)
     action = {"by": by, "delay": delay, "run_at": run_at, "spread": spread, "request_id": request_id}
@@ -244,13 +246,20 @@ def _act_on_many(
 
 
 def _selects_many(
-    *, tag: str | None, state: str | None, due_after: datetime | None, due_before: datetime | None, **_how: Any
+    *,
+    tag: str | None,
+    group: str | None,
+    state: str | None,
+    due_after: datetime | None,
+    due_before: datetime | None,
+    **_how: Any,
 ) -> bool:
-    if tag is not None and state is not None:
-        raise UsageError("--tag and --state exclude each other: give one of them")
+    selectors = sum(one is not None for one in (tag, group, state))
+    if selectors > 1:
+        raise UsageError("--tag, --group and --state exclude each other: give one of them")
     if state is None and (due_after is not None or due_before is not None):
         raise UsageError("--due-after and --due-before are for --state")
-    return tag is not None or state is not None
+    return selectors == 1
 
 
 def _selector(topic: str | None, ids: tuple[str, ...], **many: Any) -> Selector:
@@ -258,10 +267,11 @@ def _selector(topic: str | None, ids: tuple[str, ...], **many: Any) -> Selector:
     if not _selects_many(**many):
         return {"ids": [(topic or "", job_id) for job_id in ids], "cutoff": many["cutoff"]}
     if ids:
-        raise UsageError("--tag and --state are for many jobs: leave out ID")
-    if topic is None and many["state"] is not None:
-        raise UsageError("--state needs TOPIC: a topic, or a pattern such as 'orders.*'")
-    selectors = {name: many[name] for name in ("tag", "state", "due_after", "due_before")}
+        raise UsageError("--tag, --group and --state are for many jobs: leave out ID")
+    if topic is None and many["tag"] is None:
+        option = "--group" if many["state"] is None else "--state"
+        raise UsageError(f"{option} needs TOPIC: a topic, or a pattern such as 'orders.*'")
+    selectors = {name: many[name] for name in ("tag", "group", "state", "due_after", "due_before")}
     return {**selectors, "topics": topic, "cutoff": many["cutoff"]}  # type: ignore[typeddict-item] # names as the options
 
 

@@ -93,12 +93,14 @@ _JOB_CELLS: Cells[Job] = {
     Column("BODY", cut=True): lambda job: output.cell(job.body),
 }
 _tag_option: Final = click.option("--tag", metavar="TAG", help="only jobs with this tag")
+_only_group_option: Final = click.option("--group", metavar="NAME", help="only the jobs of this group")
 _reason_option: Final = click.option(
     "--reason", type=click.Choice(REASONS), help="only jobs that are dead for this reason"
 )
 _conditions: Final = all_of(
     [
         _tag_option,
+        _only_group_option,
         _reason_option,
         click.option("--error", metavar="TEXT", help="only dead jobs with this error, as `deferd dead` shows it"),
         click.option("--cutoff", type=values.instant, metavar="INSTANT", help="only jobs there, or dead, by then"),
@@ -110,6 +112,7 @@ _list_options: Final = all_of(
     [
         state_option,
         _tag_option,
+        _only_group_option,
         click.option("--due-after", type=values.instant, metavar="INSTANT", help="only jobs due then or later"),
         click.option("--due-before", type=values.instant, metavar="INSTANT", help="only jobs due before then"),
         click.option("--id-prefix", metavar="TEXT", help="only jobs whose id begins so"),
@@ -200,9 +203,6 @@ def topic(topic: str, settings: dict[str, Any] | None, client: Client, as_json: 
     else:
         view = client.topic(topic)
     output.json_or_facts(view.fields, _facts(view), as_json=as_json)
-
-
-_only_group_option: Final = click.option("--group", metavar="NAME", help="only the jobs of this group")
 
 
 @client_command(

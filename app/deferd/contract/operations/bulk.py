@@ -200,7 +200,7 @@ CANCEL_SELECTED_JOBS = Operation(
     "/jobs/cancel",
     tag="jobs",
     scope=Scope.CANCEL,
-    summary="Cancel jobs by tag, name or state",
+    summary="Cancel jobs by tag, group, name or state",
     description=(
         "Cancels the selected jobs, in any state and any number of topics. A tag finds its jobs through an "
         f"index, at a cost that does not depend on the number of other jobs. {_STEPS}."
@@ -216,7 +216,7 @@ RESCHEDULE_SELECTED_JOBS = Operation(
     "/jobs/reschedule",
     tag="jobs",
     scope=Scope.PUT,
-    summary="Reschedule jobs by tag, name or state",
+    summary="Reschedule jobs by tag, group, name or state",
     description=(
         "Gives the selected jobs that are delayed or ready a new due time: `by` seconds later than theirs, "
         "after `delay` seconds, or at `run_at`; with `spread` not all at once. "

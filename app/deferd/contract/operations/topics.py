@@ -269,10 +269,10 @@ LIST_JOBS = Operation(
     summary="List a topic's jobs",
     description=(
         "Returns the jobs page by page. A job that changes state meanwhile may be missing or appear twice. The "
-        "filters `due_after`, `due_before`, `id_prefix`, `error`, `reason` and `error_group` search the jobs in their "
-        "order, about 10000 a page at most, so a page may be short or empty and yet have a `next_cursor`; `looked_at` "
-        "says how many were searched. With `ids` or `tag` only those jobs are read. In a topic with several "
-        "`partitions` the jobs of one state come partition by partition: the order holds within each."
+        "filters `group`, `due_after`, `due_before`, `id_prefix`, `error`, `reason` and `error_group` search the jobs "
+        "in their order, about 10000 a page at most, so a page may be short or empty and yet have a `next_cursor`; "
+        "`looked_at` says how many were searched. With `ids` or `tag` only those jobs are read. In a topic with "
+        "several `partitions` the jobs of one state come partition by partition: the order holds within each."
     ),
     response=JobPage,
     response_description="One page of jobs.",
@@ -288,7 +288,8 @@ REDRIVE_JOBS = Operation(
     description=(
         "Makes dead jobs ready again, due now and with no attempts counted: those of `ids`, or up to `limit` of "
         "those that have been dead longest; in a topic with several `partitions` one partition after the other. With "
-        "`tag` or `reason` only jobs with this tag, or dead for this reason; with `reason` and `error` those of one "
+        "`tag`, `group` or `reason` only jobs with this tag, of this group, or dead for this reason; with `reason` and "
+        "`error` those of one "
         "group of `GET /dead`. A dry run returns a `cutoff`: with it, a redrive acts on nothing that was not counted."
     ),
     response=Redriven,
@@ -305,9 +306,9 @@ PURGE_TOPIC = Operation(
     scope=Scope.ADMIN,
     summary="Purge a topic",
     description=(
-        "Removes all jobs, or all jobs in one `state`, with one `tag`, or dead for one `reason`; with `reason` "
-        "and `error` those of one group of `GET /dead`. Consumers that hold one get 410 `job_cancelled`. The topic's "
-        "settings stay. A dry run returns a `cutoff`: with it, a purge removes nothing that was not counted."
+        "Removes all jobs, or all jobs in one `state`, with one `tag`, of one `group`, or dead for one `reason`; with "
+        "`reason` and `error` those of one group of `GET /dead`. Consumers that hold one get 410 `job_cancelled`. The "
+        "topic's settings stay. A dry run returns a `cutoff`: with it, a purge removes nothing that was not counted."
     ),
     response=Removed,
     response_description="The number of removed jobs.",

@@ -9,13 +9,14 @@
 -- ARGV[3..] ids
 -- Returns: see lib/sweep.lua
 -- Bound: `most` jobs, and as many ids that are taken, or the ids; the caller sends at most 1000. It ends early when the
--- records that it has read reach 1 MiB: with a reason or cutoff those of all jobs, else of reserved ones.
+-- records that it has read reach 1 MiB: with a reason, group or cutoff those of all jobs, else of reserved ones.
 local removed, looked, first, states_of_first = 0, 0, {}, {}
 
 local function matches(id, state)
   if OPTIONS.tag and not has_tag(id) then return false end
-  if not OPTIONS.reason and not OPTIONS.cutoff then return true end
+  if not OPTIONS.reason and not OPTIONS.group and not OPTIONS.cutoff then return true end
   local raw = read_raw(id)
+  if not is_of_group(raw) then return false end
   local is_read, extra = pcall(read_extra, raw)
   if not is_read or #raw < HEADER_BYTES or not was_there(struct.unpack('<I6', raw), state == 'dead' and extra or {}) then
     return false
@@ -54,7 +55,7 @@ if removed > 0 and not OPTIONS.samples then
   note_event('Z', '-', removed, OPTIONS.state or 'any', 'purge')
   if redis.call('HLEN', POOL) == 0 then schedule(now + FORGET_AFTER_MS) end
 end
-local is_for_all = not OPTIONS.tag and not OPTIONS.reason and not OPTIONS.samples
+local is_for_all = not OPTIONS.tag and not OPTIONS.group and not OPTIONS.reason and not OPTIONS.samples
   and (not OPTIONS.cutoff or OPTIONS.frees_taken)
 if OPTIONS.state == 'finished' and more == 0 and is_for_all and not has_ids then
   more = redis.call('ZREMRANGEBYRANK', TAKEN, 0, OPTIONS.most - 1) == OPTIONS.most and 1 or 0

@@ -5,7 +5,7 @@
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] a JSON object: what all sweeps have, see lib/sweep.lua, and
 --     most  most jobs to redrive: of the ids, if there are any, else of those that are dead longest
---     look_at  without ids, with a reason or cutoff: most jobs to look at
+--     look_at  without ids, with a reason, group or cutoff: most jobs to look at
 --     drawn    with `request`: how many ids of all its steps to keep in bulk/<request>/jobs, a ZSET id -> its hash, the
 --              lowest ones (engine/inspection/redriven_jobs.py)
 -- ARGV[3..] ids
@@ -13,7 +13,7 @@
 -- Bound: the ids; without ids `look_at` jobs or, of all dead jobs, `most`. The caller sends at most 1000. It ends early
 -- when the records that it has read reach 1 MiB.
 local last = last_position()
-local is_for_all = not OPTIONS.reason and not OPTIONS.cutoff
+local is_for_all = not OPTIONS.reason and not OPTIONS.group and not OPTIONS.cutoff
 local ids, scores, more = ids_or_page(DEAD, is_for_all and OPTIONS.most or OPTIONS.look_at)
 
 local redriven, looked = {}, 0
@@ -25,8 +25,9 @@ for index, id in ipairs(ids) do
   looked = index
   local is_meant = redis.call('ZSCORE', DEAD, id) and (not OPTIONS.tag or has_tag(id))
   -- An error for one that cannot be read would strand those before it.
-  local is_read, record = pcall(read_record, is_meant and read_raw(id) or '')
-  if is_read and has_reason(record.extra) and was_there(record.created, record.extra) then
+  local raw = is_meant and read_raw(id) or ''
+  local is_read, record = pcall(read_record, raw)
+  if is_read and is_of_group(raw) and has_reason(record.extra) and was_there(record.created, record.extra) then
     redriven[#redriven + 1] = id
     if not OPTIONS.samples then
       redis.call('ZREM', DEAD, id)

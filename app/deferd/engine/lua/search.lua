@@ -5,7 +5,7 @@
 -- ARGV[2] a JSON object: most jobs to look at (`most`) and to return (`limit`); the state, and with it where the page
 --   before
 --   ended (`score` and `id`; left out to begin); and what must hold of a job: `from` and `before`, ms of its due time
---   (before: earlier than that), `prefix` of its id, `error`: a part of its last error, `tag`, `reason` why it is dead,
+--   (before: earlier than that), `prefix` of its id, `error`: a part of its last error, `tag`, `group`, `reason` why it is dead,
 --   `retrying`: true when it must have had an attempt; `reverse` true: the opposite order, with the state
 -- ARGV[3..] ids, to look at these; then `state` is what their state must be, if it is there
 -- Returns { jobs looked at, 1 when there may be more of the state or ids, score and id of the last job looked at, of
@@ -68,6 +68,7 @@ local function matches(raw)
     local _, attempts = read_nonce_and_attempts(raw)
     if attempts == 0 then return false end
   end
+  if options.group and FLOWS.group_of(FLOWS.of_raw(raw)) ~= options.group then return false end
   if not (options.error or options.reason) then return true end
   if options.error and not may_have_error(raw) then return false end
   local is_read, extra = pcall(read_extra, raw)

@@ -11,7 +11,8 @@
 --                "topic id" of each job that a repetition must leave alone
 --     kept     for how long it is kept after this step, ms; an hour if left out
 --     tag      only jobs with this tag
---     state    delayed or ready: the jobs of this state, in their order; without it those of ARGV[3..]
+--     group    only jobs of this group
+--     state    the jobs of this state, in their order; without it those of ARGV[3..]
 --     from, before   with state: only jobs due from this ms on, before this ms
 --     most     with state: most jobs to look at
 --     last_first     with state delayed: those due last come first
@@ -104,6 +105,7 @@ local function matching(ids)
     if created > bound and created <= now or due < from or due >= before then return end
     local state = OPTIONS.state or delayed[index] and 'delayed' or state_of(id)
     if OPTIONS.cutoff and not was_there(created, state, raw) then return end
+    if OPTIONS.group and FLOWS.group_of(FLOWS.of_raw(raw)) ~= OPTIONS.group then return end
     count = count + 1
     jobs.ids[count], jobs.raws[count], jobs.dues[count], jobs.members[count] = id, raw, due, members[index]
     jobs.states[count] = state

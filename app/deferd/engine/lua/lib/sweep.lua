@@ -1,7 +1,7 @@
 -- What redrive.lua and purge.lua have in common: steps through many jobs of one topic (engine/topic_sweeps.py). After the
 -- keys of lib/topic.lua such a script takes ARGV[1], the topic, and ARGV[2], a JSON object, in which are, if they apply:
 --     reason   only jobs that are dead for this reason
---     tag      only jobs with this tag
+--     tag      only jobs with this tag | group  only jobs of this group
 --     cutoff   only jobs that were put until this ms, and dead ones that died until then, as far as it is known
 --     samples  change nothing, only count; how many of the jobs to name
 --     score, id  begin behind this job, the last that the step before looked at; left out to begin with the first one
@@ -29,6 +29,8 @@ local function read_raw(id)
 end
 
 local function has_reason(extra) return not OPTIONS.reason or extra.d == OPTIONS.reason end
+
+local function is_of_group(raw) return not OPTIONS.group or FLOWS.group_of(FLOWS.of_raw(raw)) == OPTIONS.group end
 
 -- Whether a job with this record counts: an extra without `da` is that of a job that lives.
 local function was_there(created, extra)
