@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 from deferd.contract.model import PutJob
 from deferd.engine.engine import Engine
@@ -61,9 +62,9 @@ class Shelved:
         await self.mover.close()
         self.rows.close()
 
-    async def put(self, job_id: str, due_ms: int, tags: list[str] | None = None) -> None:
+    async def put(self, job_id: str, due_ms: int, tags: list[str] | None = None, **more: Any) -> None:
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(due_ms // 1000)) + f".{due_ms % 1000:03d}Z"
-        fields = {"topic": TOPIC, "id": job_id, "run_at": at, **({"tags": tags} if tags else {})}
+        fields = {"topic": TOPIC, "id": job_id, "run_at": at, **({"tags": tags} if tags else {}), **more}
         await self.engine.puts.put(PutJob.model_validate(fields))
 
     async def move_out(self, *, pass_over: int = 0, most: int = 250) -> None:

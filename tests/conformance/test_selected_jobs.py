@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from tests.conformance.door import Door, Job, on_topics, refused
+from tests.conformance.door import Door, Job, on_topics, one_partition, refused
 
 RUN_AT = datetime(datetime.now(UTC).year + 2, 1, 12, 20, tzinfo=UTC)
 
@@ -33,6 +33,31 @@ def test_a_tag_cancels_its_jobs_in_every_state_and_no_others(door: Door) -> None
     with refused("job_cancelled"):
         door.touch("reserved")
     assert selected(door, "cancel") == outcome(0)
+
+
+@on_topics
+@one_partition
+def test_a_group_selects_its_jobs_in_every_state_and_no_others(door: Door) -> None:
+    states = door.in_each_state(group="g", ttr=600)
+    door.put("other", group="g2")
+    door.put("later", delay=60)
+    select = {"group": "g", "topics": [door.topic]}
+    assert selected(door, "cancel", select, dry_run=True) == outcome(0, 5, **one_each(states))
+    assert selected(door, "reschedule", select, by=60) == outcome(2, delayed=1, ready=1)
+    assert door.counts() == {"dead": 1, "finished": 1, "reserved": 1, "delayed": 3, "ready": 1}
+    assert selected(door, "cancel", select, limit=1)["complete"] is False
+    assert selected(door, "cancel", select, if_reserved="refuse")["done"] == 3
+    assert selected(door, "cancel", select) == outcome(1, reserved=1)
+    assert {job["id"] for job in door.jobs()} == {"other", "later"}
+    for job_id, group in (("a", "g"), ("b", "g2"), ("c", "g"), ("d", "g")):
+        door.put(job_id, group=group, priority=9)
+        door.bury(job_id, door.pop_one()["receipt"])
+    assert door.preview("redrive", group="g")["samples"] == {"a", "c", "d"}
+    assert door.redrive(group="g", limit=2) == 2
+    assert door.preview("purge", group="g")["matched"] == 3
+    assert door.purge(state="dead", group="g") == 1
+    assert door.purge(group="g") == 2
+    assert {job["id"] for job in door.jobs()} == {"other", "later", "b"}
 
 
 @on_topics

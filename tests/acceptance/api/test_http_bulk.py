@@ -37,9 +37,11 @@ FAR = "2020-01-01T00:00:00Z"
     ("call", "field", "message"),
     [
         ({}, "body.select", "is required"),
-        ({"select": {}}, "body.select", "exactly one of `ids`, `tag` and `state`: it has none"),
+        ({"select": {}}, "body.select", "exactly one of `ids`, `tag`, `group` and `state`: it has none"),
         ({"select": {"tag": "x", "state": "ready", "topics": ["t"]}}, "body.select", "it has `tag` and `state`"),
         ({"select": {"state": "ready"}}, "body.select", "must have `topics` with `state`"),
+        ({"select": {"group": "g"}}, "body.select", "must have `topics` with `group`"),
+        ({"select": {"group": "a b", "topics": ["t"]}}, "body.select.group", "1 to 128"),
         ({"select": {"state": "dead", "topics": ["t"]}}, "body.select.state", "'delayed' or 'ready'"),
         ({"select": {"tag": "x", "due_after": FAR}}, "body.select", "only with `state`"),
         ({"select": {"tag": "a b"}}, "body.select.tag", "1 to 64"),
@@ -94,7 +96,7 @@ async def test_the_client_takes_durations_instants_and_jobs(http: Http, client: 
     assert (await client.cancel_all(ids=[job, (http.topic, "j9")])).done == 1
     with pytest.raises(TypeError, match="unexpected keyword argument 'tags': the selectors are ids, tag"):
         await client.cancel_all(tags="x")  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="the conditions are tag, reason, error, cutoff"):
+    with pytest.raises(TypeError, match="the conditions are tag, group, reason, error, cutoff"):
         await client.redrive(http.topic, colour="red")  # type: ignore[call-arg]
     with pytest.raises(InvalidInput, match="exactly one"):
         await client.cancel_all()

@@ -66,9 +66,11 @@ def test_jobs_in_a_state_are_rescheduled_and_cancelled(shell: Shell, topic: str)
     [
         (["cancel"], "say which jobs"),
         (["cancel", "t"], "say which jobs"),
-        (["cancel", "t", "a", "--dry-run"], "--limit and --dry-run are for --tag and --state"),
+        (["cancel", "t", "a", "--dry-run"], "--limit and --dry-run are for --tag, --group and --state"),
         (["cancel", "t", "a", "--tag", "x"], "leave out ID"),
         (["cancel", "--state", "ready"], "--state needs TOPIC"),
+        (["cancel", "--group", "g"], "--group needs TOPIC"),
+        (["pause", "t", "--group", "g", "--reason", "x"], "--reason is for topics"),
         (["cancel", "t", "--tag", "x", "--state", "ready"], "exclude each other"),
         (["cancel", "--tag", "x", "--due-before", "2030-01-01T00:00Z"], "are for --state"),
         (["reschedule", "--tag", "x"], "give one of --by, --delay and --run-at"),
@@ -85,7 +87,11 @@ def test_wrong_usage_is_refused(shell: Shell, words: list[str], message: str) ->
 
 def test_lists_redrives_and_purges_are_filtered(shell: Shell, topic: str, tag: str) -> None:
     for number in range(3):
-        shell.good("put", topic, "1", "--id", f"j{number}", *(["--tag", tag] if number else []))
+        shell.good("put", topic, "1", "--id", f"j{number}", *(["--tag", tag, "--group", "g"] if number else []))
+    header, *rows = shell.good("groups", topic).splitlines()
+    assert header.split() == ["GROUP", "READY", "RESERVED", "DELAYED", "OLDEST", "READY", "STATE"]
+    assert [row.split()[:4] for row in rows] == [["g", "2", "0", "0"], ["-", "1", "0", "0"]]
+    assert ids(shell.json("jobs", topic, "--group", "g")) == ["j1", "j2"]
     for job in shell.json("pop", topic, "--count", "3"):
         shell.good("bury", topic, job["id"], "--error", f"it failed: {job['id']}")
     assert ids(shell.json("jobs", topic, "--tag", tag)) == ["j1", "j2"]

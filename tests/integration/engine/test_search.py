@@ -17,12 +17,14 @@ DELAYED, READY, RESERVED, DEAD, FINISHED = JobState
 
 
 async def put_some(driver: EngineDriver) -> None:
-    """Jobs a-0 to a-4 are dead, a-0 to a-2 buried, the others expired; b-0 to b-4 are delayed by 10 s more each."""
+    """Jobs a-0 to a-4 are dead, a-0 to a-2 buried, the others expired; b-0 to b-4 are delayed by 10 s more each.
+    Their groups are 0, 1, 2, 0 and 1.
+    """
     for number in range(5):
         tags = ["even", "all"] if number % 2 == 0 else ["all"]
         fields: dict[str, Any] = {"ttl": 5} if number > 2 else {}
-        await driver.put(f"a-{number}", tags=tags, **fields)
-        await driver.put(f"b-{number}", delay=1000 + 10 * number, tags=tags)
+        await driver.put(f"a-{number}", tags=tags, **fields, group=str(number % 3))
+        await driver.put(f"b-{number}", delay=1000 + 10 * number, tags=tags, group=str(number % 3))
     for popped in await driver.pop(3):
         await driver.deliveries.bury(TOPIC, popped.id, ANY_RECEIPT, error=f'could not "send" {popped.id}: 502')
     await driver.pass_time(6)
@@ -54,6 +56,8 @@ async def test_each_filter_finds_its_jobs(driver: EngineDriver, limit: int) -> N
     assert await search(driver, DEAD, tag="even", limit=limit) == (evens[:3], 6)
     assert (await search(driver, tag="even", id_prefix="b-", limit=limit))[0] == evens[3:]
     assert await search(driver, tag="none", limit=limit) == ([], 0)
+    assert sorted((await search(driver, group="1", limit=limit))[0]) == ["a-1", "a-4", "b-1", "b-4"]
+    assert (await search(driver, DEAD, group="1", tag="even", limit=limit))[0] == ["a-4"]
     ids, looked_at = await search(driver, DELAYED, due_after_ms=due[1], due_before_ms=due[4], limit=limit)
     assert (ids, looked_at) == (["b-1", "b-2", "b-3"], 3)
     assert sorted((await search(driver, due_before_ms=due[1], limit=limit))[0]) == [

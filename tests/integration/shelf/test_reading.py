@@ -51,7 +51,7 @@ def test_lists_searches_and_counts_are_those_of_all_jobs(
         shelved = Shelved(store, tmp_path / f"{Random().random()}")
         try:
             for due_ms, job_id in chance.sample(jobs, len(jobs)):
-                await shelved.put(job_id, due_ms, tags[job_id])
+                await shelved.put(job_id, due_ms, tags[job_id], group=job_id[-1])
             await shelved.move_out(pass_over=chance.randrange(9), most=chance.randrange(1, 40))
             in_order = [job_id for _, job_id in jobs]
             assert await pages(shelved, None, limit, reverse=reverse) == in_order
@@ -61,6 +61,8 @@ def test_lists_searches_and_counts_are_those_of_all_jobs(
             named = JobFilter(id_prefix="a")
             expected = [job_id for job_id in in_order if job_id.startswith("a")]
             assert await pages(shelved, named, limit, reverse=reverse) == expected
+            expected = [job_id for job_id in in_order if job_id.endswith("1")]
+            assert await pages(shelved, JobFilter(group="1"), limit, reverse=reverse) == expected
             tagged = sorted((job_id for job_id in tags if "y" in tags[job_id]), reverse=reverse)
             assert await pages(shelved, JobFilter(tag="y"), limit, reverse=reverse) == tagged
             await check_counts(shelved, [due_ms for due_ms, _ in jobs], begin_ms, chance)
