@@ -6,6 +6,7 @@ import asyncio
 import re
 import shlex
 import subprocess
+import time
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -19,6 +20,7 @@ from tests.acceptance.cli.command_line import run_in_process
 from tests.acceptance.project.orders_run import run
 from tests.acceptance.service_process import ServiceProcess
 from tests.acceptance.worker.worker_runs import in_state, serving
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCUMENTS = {
@@ -176,6 +178,38 @@ async def test_the_worker_page_retries_and_rejects(
         assert retried.attempts == 1
         await in_state(client, "mail.bulk", "sent", "finished")
     assert "sending to bob@example.com" in capsys.readouterr().out
+
+
+def test_the_recipes_of_the_flow_control_page_hand_out_what_they_say(
+    service: ServiceForTests, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for program in blocks("flow-control", "python")[1:]:
+        module_of(program, service)
+    assert capsys.readouterr().out.splitlines() == [
+        "{'flood': 3, 'quiet': 3, 'gold': 6}",
+        "open other",
+        "[]",
+        "close",
+        "['preview', 'paid', 'bulk-0', 'bulk-1', 'bulk-2']",
+    ]
+
+
+async def test_the_worker_of_the_flow_control_page_stays_within_the_limits_of_its_topic(
+    service: ServiceForTests, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = await asyncio.to_thread(module_of, blocks("flow-control", "python")[0], service)
+    printed: list[str] = []
+
+    def all_are_sent() -> bool:
+        printed.extend(capsys.readouterr().out.splitlines())
+        return len(printed) == 31
+
+    began_s = time.monotonic()
+    async with serving(program["worker"]):
+        await until(all_are_sent, "30 mails are sent")
+    assert time.monotonic() - began_s >= 1
+    assert printed[0] == "30 put"
+    assert max(int(line.split()[-4]) for line in printed[1:]) == 4
 
 
 @pytest.mark.slow
