@@ -10,6 +10,7 @@ from typing import Any
 FORECAST_BUCKET_S = 300
 Series = dict[str, Any]
 _HOUR_S = 3600
+_LINE_ABOVE_BARS = 4
 
 
 def lateness_series(history: dict[str, Any]) -> Series:
@@ -36,7 +37,11 @@ def _quantile_series(history: dict[str, Any], of: str) -> Series:
 
 
 def due_series(forecast: dict[str, Any]) -> Series:
-    """Jobs due per bucket: `at`, `due`, and `handled` per bucket or None; `before` are due already."""
+    """Jobs due per bucket: `at`, `due`, and `handled` per bucket or None; `before` are due already.
+
+    `rate_limit` is the most that the limits of the topic allow per bucket: None without, for several topics, and where
+    a line so far above the bars would make them too small to see.
+    """
     begin_s = round(datetime.fromisoformat(forecast["from"]).timestamp())
     bucket_s = round(forecast["bucket"])
     columns = {
@@ -44,11 +49,16 @@ def due_series(forecast: dict[str, Any]) -> Series:
         "due": forecast["counts"],
     }
     handled = forecast["handled"]
+    topics = forecast["topics"]
+    rate_limit = topics[0].get("rate_limit") if len(topics) == 1 and not forecast["left_out"] else None
+    is_near = rate_limit is not None and rate_limit <= _LINE_ABOVE_BARS * max(forecast["counts"])
     return {
         **columns,
         "bucket": bucket_s,
         "handled": handled,
         "handled_an_hour": None if handled is None else round(handled * _HOUR_S / bucket_s),
+        "rate_limit": rate_limit if is_near else None,
+        "rate_limit_an_hour": None if rate_limit is None else round(rate_limit * _HOUR_S / bucket_s),
         "before": forecast["before"],
         "after": forecast["after"],
         "hours": _grouped(columns, sum),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -52,6 +53,18 @@ async def test_counts(http: Http) -> None:
 )
 async def test_invalid_parameters(http: Http, query: dict[str, str], field: str) -> None:
     assert refusal(await http.get("/forecast", params=query), field)
+
+
+async def test_the_rate_of_limits_is_a_ceiling(http: Http, shared_service: ServiceProcess) -> None:
+    limits = {"rate": {"count": 100, "per": 60, "burst": 10}, "max_in_flight": 5}
+    ok(await http.put(http.topic_path(), json={"limits": limits}))
+    await put_delayed(http, 100, 100)
+    with Client(shared_service.url) as client:
+        [topic] = client.forecast(topics=[http.topic], buckets=6).topics
+        assert topic.rate_limit == 6000
+    shell = Shell(shared_service.url)
+    assert "; the rate of its limits allows 1,000" in shell.good("forecast", http.topic, "--buckets", "36")
+    assert re.search(r"DELAYED +RATE/BAR +WHEN\n.* 2 +2 +1,000 ", shell.good("forecast", http.topic, "--buckets", "36"))
 
 
 async def test_client_and_command(http: Http, shared_service: ServiceProcess) -> None:

@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from deferd.contract.errors import InvalidInput
+from deferd.contract.flow import FlowLimits, TopicLimits
 from deferd.contract.model import PutJob, TopicSettings
 from deferd.contract.operations.push import SetPush
 from deferd.contract.operations.schedules_and_calendars import PutSchedule
@@ -135,6 +136,22 @@ async def test_behind_by_the_age_of_the_first_job(driver: EngineDriver) -> None:
     assert ((await only_alert(driver)).code, (await only_alert(driver)).severity) == ("behind", "warning")
     driver.move_clock(600)
     assert (await only_alert(driver)).severity == "critical"
+
+
+async def test_limits_are_named_where_they_hold_back_all_ready_jobs(driver: EngineDriver) -> None:
+    for limits in (TopicLimits(max_in_flight=1), TopicLimits(per_group=FlowLimits(max_in_flight=1))):
+        await driver.topics.set(TOPIC, TopicSettings(limits=limits))
+        for job_id in ("a", "b"):
+            await driver.put(job_id, group="g", ttr=7200)
+        [held] = await driver.pop(2)
+        consume(driver)
+        driver.move_clock(1000)
+        alert = await only_alert(driver)
+        assert (alert.code, alert.severity, alert.facts["limited"]) == ("behind", "warning", True)
+        await driver.queue.finish(TOPIC, "a", held.receipt)
+        alert = await only_alert(driver)
+        assert (alert.code, alert.severity, alert.facts["limited"]) == ("behind", "critical", None)
+        await driver.cancels.cancel(TOPIC, "b")
 
 
 async def test_behind_by_the_wait_of_the_last_job(driver: EngineDriver) -> None:

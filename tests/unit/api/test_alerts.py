@@ -22,6 +22,22 @@ TEXTS: list[tuple[str, str | None, dict[str, Any], str]] = [
         "orders.close: 1,204 jobs are ready, the oldest for 4 min; there is no consumer",
     ),
     (
+        "behind",
+        "a",
+        {
+            "ready": 600,
+            "oldest_age_ms": 9 * MIN,
+            "rate": 1.0,
+            "estimated_wait_ms": 10 * MIN,
+            "reserved": 5,
+            "limited": True,
+        },
+        (
+            "a: 600 jobs are ready, the oldest for 9 min; the limits of the topic hold them back; at 1 a second the "
+            "last one waits 10 min"
+        ),
+    ),
+    (
         "no_consumer",
         "a",
         {"ready": 1, "oldest_age_ms": 200, "last_consumer_at_ms": NOW_MS - 2 * HOUR},

@@ -131,6 +131,7 @@ async def get_forecast(request: CurrentRequest, query: Annotated[ForecastQuery, 
     is_everything = not query.names and request.admission.visible_topics is None
     wanted = None if is_everything else query.names or ["*"]
     rates = await request.engine.finish_rates.read(list(shown), wanted, is_visible(request))
+    rate_limits = await request.engine.forecasts.rate_limits(shown)
     period = forecast.period
     bucket_s = (period.to_ms - period.from_ms) / period.buckets / 1000
     return contract.Forecast(
@@ -139,9 +140,14 @@ async def get_forecast(request: CurrentRequest, query: Annotated[ForecastQuery, 
         ends_at=instant(period.to_ms),
         bucket=seconds(round((period.to_ms - period.from_ms) / period.buckets)),
         **_due(forecast.total()),
-        handled=_handled(rates.in_all, bucket_s),
+        handled=_per_bucket(rates.in_all, bucket_s),
         topics=[
-            contract.TopicForecast(topic=name, **_due(counts), handled=_handled(rates.of_topic.get(name), bucket_s))
+            contract.TopicForecast(
+                topic=name,
+                **_due(counts),
+                handled=_per_bucket(rates.of_topic.get(name), bucket_s),
+                rate_limit=_per_bucket(rate_limits.get(name), bucket_s),
+            )
             for name, counts in shown.items()
         ],
         left_out=len(forecast.topics) - len(shown),
@@ -189,7 +195,7 @@ def _due(counts: TopicForecast) -> dict[str, Any]:
     return {**due, "scheduled": [*counts.scheduled] or [0] * len(counts.counts)}
 
 
-def _handled(rate: float | None, bucket_s: float) -> float | None:
+def _per_bucket(rate: float | None, bucket_s: float) -> float | None:
     return None if rate is None else round(rate * bucket_s, 2)
 
 

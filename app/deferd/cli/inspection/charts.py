@@ -104,6 +104,8 @@ def _bars(made: Forecast) -> Iterator[str]:
         parts.append(f"{made.after:,} after")
     if made.handled:
         parts.append(f"consumers finished {made.handled:,.4g} in such a time in the last hour")
+    if (limit := made.topics[0].rate_limit if len(made.topics) == 1 and not made.left_out else None) is not None:
+        parts.append(f"the rate of its limits allows {limit:,.4g}")
     yield "; ".join(parts)
 
 
@@ -118,6 +120,10 @@ def _show_topics(made: Forecast, width: int) -> None:
         [topic.topic, f"{sum(topic.counts):,}", f"{topic.delayed:,}", _sparks(topic.counts, spark_width)]
         for topic in topics
     ]
+    if any(topic.rate_limit is not None for topic in topics):
+        columns.insert(3, Column("RATE/BAR", right=True))
+        for topic, row in zip(topics, rows, strict=True):
+            row.insert(3, "-" if topic.rate_limit is None else f"{topic.rate_limit:,.4g}")
     output.line("")
     output.show_table(columns, rows)
     if left_out := made.fields.get("left_out"):

@@ -51,9 +51,12 @@ const KINDS = {
     now: true,
   },
   due: {
-    series: [bars("due", "delayed", "jobs"), line("handled", "ready", "jobs", jobs, { dash: [6, 4] })],
+    series: [
+      bars("due", "delayed", "jobs"), line("handled", "ready", "jobs", jobs, { dash: [6, 4] }),
+      line("rate limit", "dead", "jobs", jobs),
+    ],
     due: 0,
-    columns: ([part]) => [part.at, part.due, part.at.map(() => part.handled)],
+    columns: ([part]) => [part.at, part.due, part.at.map(() => part.handled), part.at.map(() => part.rate_limit)],
     axes: [["jobs", compactJobs, 3]],
     range: (plot, from, to, [part]) => [part.at[0] ?? from, (part.at.at(-1) ?? to) + part.bucket],
   },

@@ -234,6 +234,11 @@ class TopicForecast(Response, frozen=True, kw_only=True):
     counts: _Counts
     scheduled: _Scheduled
     handled: _Handled
+    rate_limit: Annotated[
+        float | None,
+        "The most jobs that the `rate` of the topic's `limits` lets consumers have in the length of a bucket; omitted "
+        "without one.",
+    ] = None
 
 
 class Forecast(Response, frozen=True, kw_only=True):
@@ -279,6 +284,7 @@ class Forecast(Response, frozen=True, kw_only=True):
                     "counts": [37, 866, 300],
                     "handled": 410.5,
                     "scheduled": [0, 4, 4],
+                    "rate_limit": 600,
                 }
             ],
             "left_out": 0,
@@ -384,7 +390,8 @@ GET_FORECAST = Operation(
         "those due after the last: with the counts they sum up to `delayed`. `scheduled` are further runs of "
         "schedules, those after the next one, which is a delayed job already. The topics are counted one after the "
         "other, exactly, and a forecast is kept for 10 seconds. Beside the counts is what consumers `handled`: "
-        "compare the two to see whether they will keep up. With `to` and without `from` the first bucket begins now."
+        "compare the two to see whether they will keep up; `rate_limit` is the most that the limits of a topic let "
+        "them have. With `to` and without `from` the first bucket begins now."
     ),
     response=Forecast,
     response_description="The counts.",

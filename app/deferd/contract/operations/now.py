@@ -75,6 +75,11 @@ class Alert(Response, frozen=True, kw_only=True):
         float | None, "`behind`: seconds until the last ready job is handed out at this rate."
     ] = None
     reserved: Annotated[int | None, "`behind`: jobs that consumers hold."] = None
+    limited: Annotated[
+        bool | None,
+        "`behind`: `true` while the limits of the topic, or those of its groups, hold back all ready jobs. Further "
+        "consumers do not help.",
+    ] = None
     dead: Annotated[int | None, "`dying`: jobs that died within the last hour."] = None
     released: Annotated[int | None, "`failing`: attempts that failed, by a release or the end of a lease."] = None
     finished: Annotated[int | None, "`failing`: jobs that were finished meanwhile."] = None

@@ -56,7 +56,8 @@ class TopicState(NamedTuple):
     """One topic that has jobs, or one of its partitions. Times are ms; -1: there is none. `lua/attention.lua` says what
     each is.
 
-    `level` is the durability level that it asks for, `max_jobs` 0 for no limit, `circuit` 0 unless it is pushed.
+    `level` is the durability level that it asks for, `max_jobs` 0 for no limit, `circuit` 0 unless it is pushed,
+    `is_limited` 1 while limits hold back all ready jobs.
     """
 
     topic: str
@@ -73,6 +74,7 @@ class TopicState(NamedTuple):
     oldest_ready_due_ms: int
     live: int
     circuit: int
+    is_limited: int
     pause: Pause | None
     level: int
     max_jobs: int
@@ -624,7 +626,9 @@ def _waiting(found: Attention, state: TopicState) -> Iterator[Alert]:
         facts["rate"] = None if rate is None else round(rate, 3)
         facts["estimated_wait_ms"] = None if wait_s is None else round(wait_s * 1000)
         facts["reserved"] = state.reserved
-        severity = "critical" if age_ms > BEHIND_CRITICAL_MS else "warning"
+        facts["limited"] = True if state.is_limited else None
+        # More consumers would not help, and somebody has set the limits.
+        severity = "critical" if age_ms > BEHIND_CRITICAL_MS and not state.is_limited else "warning"
         yield Alert(severity, "behind", state.topic, state.ready, facts)
 
 

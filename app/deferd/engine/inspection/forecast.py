@@ -11,6 +11,8 @@ from functools import partial
 from itertools import islice, pairwise
 from typing import NamedTuple
 
+import orjson
+
 from deferd.contract.errors import FieldError, InvalidInput, StoreUnavailable
 from deferd.contract.operations.schedules_and_calendars import Timing
 from deferd.engine.caches import SharedReads
@@ -18,13 +20,14 @@ from deferd.engine.partitions import topic_of
 from deferd.engine.redis_keys import Keys
 from deferd.engine.schedule_planning import RunTimes, RunWindow, RunWindows
 from deferd.engine.schedule_store import ScheduleStore, StoredSchedule
-from deferd.engine.scripts import Scripts
+from deferd.engine.scripts import Scripts, WrongType
 from deferd.engine.shelf import Shelf, ShelfCalls
 from deferd.engine.time_slice import TimeSlice, WorkTooLongError
 from deferd.engine.topic_list import SelectedTopics, TopicList, raise_if_none_is_readable, select_topics
 
 SPAN_DEFAULT_MS = 6 * 3_600_000
 _TOPICS_PER_COUNT = 500
+_SETTINGS_PER_CALL = 50
 _SEARCHES_PER_CALL = 600
 """In sorted sets: one to three milliseconds of the store's time."""
 _KEPT_S = 10.0
@@ -158,6 +161,23 @@ class Forecasts:
         raise_if_none_is_readable(self._keys, forecast.unreadable)
         return forecast
 
+    async def rate_limits(self, topics: Collection[str]) -> dict[str, float]:
+        """How many jobs a second the `rate` of a topic's limits lets out at most: of those of `topics` that have one.
+
+        Topics of a shard that cannot be reached are left out.
+        """
+        found: dict[str, float] = {}
+        for shard, names in self._keys.by_shard(topics).items():
+            for at in range(0, len(names), _SETTINGS_PER_CALL):
+                some = names[at : at + _SETTINGS_PER_CALL]
+                try:
+                    stored = await self._scripts.command("HMGET", self._keys.of_shard(shard, "settings"), *some)
+                except (StoreUnavailable, WrongType):
+                    break
+                limits = zip(some, map(_rate_limit, stored), strict=True)
+                found |= {name: limit for name, limit in limits if limit is not None}
+        return found
+
     async def _period(
         self, selected: SelectedTopics, from_ms: int | None, to_ms: int | None, buckets: int
     ) -> tuple[int, Period]:
@@ -246,6 +266,15 @@ class Forecasts:
         on_shelf = [end - begin for begin, end in pairwise(before_each)]
         both = map(sum, zip(counts or [0] * period.buckets, on_shelf, strict=True))
         return TopicForecast(in_store + shelved, before_first + before_each[0], array(_NUMBERS, both))
+
+
+def _rate_limit(settings: bytes | None) -> float | None:
+    """Most deliveries a second by the stored settings of a topic; None for any number."""
+    try:
+        rate = orjson.loads(settings or b"{}")["li"]["r"]
+        return float(rate["c"] * 1000 / rate["p"])
+    except (ValueError, KeyError, TypeError, ZeroDivisionError):  # it has none, or another program has damaged them
+        return None
 
 
 _SCHEDULES_READ = 4000

@@ -10,7 +10,7 @@
 --   recently unless they have a `dead_retain` of their own, due ms of the first delayed job or -1, delayed jobs that are
 --   due by now, due ms of the first one after now or -1, jobs due in the same second as that, jobs due soon, due ms of
 --   the oldest ready job or -1, live jobs or -1 when the topic has no `max_jobs`, 0 when it is not pushed, else 1 while
---   the circuit of its target is closed, 2 open, 3 half open }, or { -1 } when another program has damaged its keys }
+--   the circuit of its target is closed, 2 open, 3 half open, 1 while limits hold back all ready jobs, else 0 }, or { -1 } when another program has damaged its keys }
 -- Bound: the topics; the caller sends at most 50. It ends early when the records that it has read reach 1 MiB.
 local MOST_BYTES = 1024 * 1024
 local HEADS_READ = 20  -- of flows of one topic, to find its oldest ready job
@@ -53,7 +53,7 @@ local function row_of(name, raw)
   local delay, ready, dead = of_topic .. 'delay', of_topic .. 'ready', of_topic .. 'dead'
   local reserved = call('ZCARD', of_topic .. 'reserved')
   local row = {
-    raw, call('ZCARD', delay), call('ZCARD', ready), reserved, call('ZCARD', dead), 0, -1, 0, -1, 0, 0, -1, -1, 0,
+    raw, call('ZCARD', delay), call('ZCARD', ready), reserved, call('ZCARD', dead), 0, -1, 0, -1, 0, 0, -1, -1, 0, 0,
   }
   if row[2] > 0 then add_delayed(row, delay, settings.n) end
   local shelved = tonumber(call('HGET', shelf, 'jobs') or 0)
@@ -64,6 +64,7 @@ local function row_of(name, raw)
   if row[3] > 0 then
     local oldest, read = FLOWS.oldest_due(of_topic, HEADS_READ)
     row[12], bytes = oldest, bytes + read
+    if call('ZSCORE', of_topic .. 'limited', '') or not FLOWS.has_room(settings.li, of_topic) then row[15] = 1 end
   end
   if tonumber(settings.j) then
     row[13] = call('HLEN', pool) - row[5] - call('ZCARD', of_topic .. 'finished') + shelved
