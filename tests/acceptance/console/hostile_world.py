@@ -95,7 +95,8 @@ def fill(url: str, headers: Mapping[str, str] | None = None) -> None:
             assert response.status_code < 300, f"{method} {path}: {response.text}"
             return response.json() if response.content else None
 
-        call("PUT", f"/topics/{TOPIC}", {"events": 1000, "max_attempts": 3})
+        limits = {"per_group": {"max_in_flight": 9}, "rate": {"count": 900, "per": 1}}
+        call("PUT", f"/topics/{TOPIC}", {"events": 1000, "max_attempts": 3, "limits": limits})
         job = {
             "body": {HOSTILE: HOSTILE, "text": "</pre>" + "y" * 500},
             "headers": {"x-note": HOSTILE},
@@ -116,7 +117,11 @@ def fill(url: str, headers: Mapping[str, str] | None = None) -> None:
             call("POST", f"/jobs/{TOPIC}/{job_id}/{verb}", ended)
         call("POST", "/jobs", {"topic": TOPIC, "id": "held-1", **job})
         call("POST", f"/topics/{TOPIC}/pop?wait=5&consumer=closer-2")
-        call("POST", "/jobs", {"topic": TOPIC, "id": "delayed-1", "delay": 3600, **job, "tags": ["a" * 60]})
+        call(
+            "POST",
+            "/jobs",
+            {"topic": TOPIC, "id": "delayed-1", "delay": 3600, **job, "tags": ["a" * 60], "group": "g" * 128},
+        )
         call("POST", "/jobs", {"topic": TOPIC, "id": "ready-1", **job})
         call("PUT", f"/calendars/{CALENDAR}", {"windows": [{"zone": "Europe/Berlin", "from": "08:00", "to": "18:00"}]})
         call("PUT", f"/schedules/{SCHEDULE}", {"topic": "shop.reports", "cron": "0 3 * * *", "job": job})

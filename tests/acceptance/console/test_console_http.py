@@ -307,7 +307,7 @@ def test_an_action_without_ids_does_not_ignore_the_filter(
 ) -> None:
     with Producer(without_keys.url, "bulk-filter") as jobs:
         jobs.fail("a", "x", dead=True)
-        for name in ("id", "error"):
+        for name in ("id", "error", "of_group"):
             data = {"action": "cancel", "state": "dead", name: "other", "cutoff": "2030-01-01T00:00:00Z"}
             refused = browser_like.post("/console/topics/bulk-filter/bulk", data=data)
             assert (refused.status_code, "Nothing was done" in refused.text) == (422, True)
@@ -361,6 +361,30 @@ def test_saving_the_form_of_a_topic_keeps_its_partitions(
         assert links
         assert [link for link in links if browser_like.get(f"/{html.unescape(link)}").status_code != 200] == []
         assert jobs.http.get("/topics/spread-out").json()["settings"]["partitions"] == 8
+
+
+def test_a_group_is_paused_and_resumed_on_the_page_of_groups(browser_like: httpx.Client, jobs: Producer) -> None:
+    limits = {"rate": {"count": 7200, "per": 3600}, "per_group": {"max_in_flight": 1}, "groups": {"vip": {"weight": 3}}}
+    jobs.http.put(f"/topics/{jobs.topic}", json={"limits": limits}).raise_for_status()
+    jobs.put("a", group="vip")
+    jobs.put("b", group="vip", delay=100)
+    jobs.put("c")
+    path = f"/console/topics/{jobs.topic}"
+    topic, page = browser_like.get(path).text, browser_like.get(f"{path}/groups").text
+    words = "The topic: 7,200 per 1 h. Each group: at most 1 in flight. 1 group has limits of its own."
+    assert words in topic
+    assert words in page
+    assert "The rate of its limits allows 7,200 an hour." in topic
+    assert "weight 3" in page
+    assert page.index("no group") < page.index(">vip<")
+    paused = browser_like.post(f"{path}/groups/vip/pause", data={"order": "age"})
+    assert (paused.status_code, paused.headers["location"]) == (303, f"../../../../../{path[1:]}/groups?order=age")
+    assert f"{path[1:]}/groups/vip/resume" in browser_like.get(f"{path}/groups?order=age").text
+    assert "is paused: none of its jobs is handed out" in browser_like.get(f"{path}/jobs/a").text
+    browser_like.post(f"{path}/groups/vip/resume")
+    assert f"{path[1:]}/groups/vip/pause" in browser_like.get(f"{path}/groups").text
+    listed = browser_like.get(f"{path}/jobs?of_group=vip").text
+    assert [f'{path[1:]}/jobs/{job_id}"' in listed for job_id in "abc"] == [True, True, False]
 
 
 def test_a_large_body_is_shown_as_it_was_put(without_keys: ServiceProcess, browser_like: httpx.Client) -> None:

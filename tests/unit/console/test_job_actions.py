@@ -22,8 +22,8 @@ def test_a_filter_is_read_from_a_url() -> None:
     wanted = read_filter({"state": "dead", "id": " a ", "error": "x", "due_after": "soon", "other": "1"}, NOW_MS)
     assert (wanted.state, wanted.id, wanted.due_after, list(wanted.problems)) == ("dead", "a", None, ["due_after"])
     assert wanted.query() == {
-        "state": "dead", "id_prefix": "a", "tag": None, "error": "x", "due_after": None, "due_before": None,
-        "reason": None, "error_group": None, "retrying": None,
+        "state": "dead", "id_prefix": "a", "tag": None, "group": None, "error": "x", "due_after": None,
+        "due_before": None, "reason": None, "error_group": None, "retrying": None,
     }  # fmt: skip
     assert not wanted.is_oldest_first
     assert read_filter({"state": "nothing"}, NOW_MS).state is None
@@ -49,6 +49,7 @@ def test_a_filter_is_read_from_a_url() -> None:
         ("cancel", {"tag": "a", "reason": "buried"}, False),
         ("run_now", {"state": "delayed", "retrying": "1"}, False),
         ("cancel", {"state": "delayed", "retrying": "1", "tag": "a"}, False),
+        ("cancel", {"state": "delayed", "of_group": "customer-7"}, False),
     ],
 )
 def test_what_the_api_can_select_itself(action: str, fields: dict[str, str], selectable: bool) -> None:

@@ -19,11 +19,12 @@ from deferd.console.views import (
     schedule_form,
     schedule_pages,
     search,
+    topic_groups,
     topics,
 )
 
 _MODULES = (
     *(activity, bulk, calendar_form, dead, go, group_pause, group_settings, job, job_edit, jobs),
-    *(log_in, now, push_form, schedule_form, schedule_pages, search, topics),
+    *(log_in, now, push_form, schedule_form, schedule_pages, search, topic_groups, topics),
 )
 ROUTES = [route for module in _MODULES for route in module.pages.routes]

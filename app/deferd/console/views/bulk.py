@@ -268,7 +268,7 @@ async def _count(
 
 def is_selectable(action: str, wanted: JobListFilter, *, is_admin: bool) -> bool:
     """Whether the API itself can select these jobs for this action. Otherwise they are found first and named by id."""
-    if wanted.id or wanted.error or wanted.retrying:
+    if wanted.id or wanted.error or wanted.retrying or wanted.of_group:
         return False
     has_due = wanted.due_after is not None or wanted.due_before is not None
     if action == "redrive":

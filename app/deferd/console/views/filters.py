@@ -64,7 +64,7 @@ async def read_filtered(visit: Visit, path: str, /, **query: QueryValue) -> tupl
 STATES = tuple(state.value for state in JobState)
 NEWEST_FIRST = frozenset({"dead", "finished"})
 """States whose last jobs are listed first."""
-_FIELDS = ("state", "id", "tag", "error", "due_after", "due_before", "reason")
+_FIELDS = ("state", "id", "tag", "of_group", "error", "due_after", "due_before", "reason")
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class JobListFilter:
 
     `state` None: all states. The instants are RFC 3339; `zone` is that of typed times without an offset. `reason` and
     `group` are of a group of dead jobs: why they are dead, and their error as `GET /dead` shows it, '' for none.
-    `retrying`: only delayed jobs that had an attempt.
+    `of_group` is the group that jobs were put with. `retrying`: only delayed jobs that had an attempt.
     """
 
     state: str | None
@@ -88,11 +88,12 @@ class JobListFilter:
     reason: str = ""
     group: str | None = None
     retrying: bool = False
+    of_group: str = ""
 
     @property
     def is_search(self) -> bool:
         """Whether it filters by more than the state."""
-        conditions = (self.id, self.tag, self.error, self.due_after, self.due_before, self.reason)
+        conditions = (self.id, self.tag, self.of_group, self.error, self.due_after, self.due_before, self.reason)
         return any(conditions) or self.group is not None or self.retrying
 
     @property
@@ -106,6 +107,7 @@ class JobListFilter:
             "state": self.state,
             "id_prefix": self.id or None,
             "tag": self.tag or None,
+            "group": self.of_group or None,
             "error": self.error or None,
             "due_after": self.due_after,
             "due_before": self.due_before,
@@ -120,6 +122,7 @@ class JobListFilter:
         parts += ["that had an attempt"] if self.retrying else []
         parts += [f"whose id begins with {self.id}"] if self.id else []
         parts += [f"with tag {self.tag}"] if self.tag else []
+        parts += [f"of group {self.of_group}"] if self.of_group else []
         parts += [f"whose error contains “{self.error}”"] if self.error else []
         parts += [f"dead for the reason {self.reason.replace('_', ' ')}"] if self.reason else []
         if self.group is not None:
@@ -157,4 +160,5 @@ def read_filter(fields: Mapping[str, str], now_ms: int | None) -> JobListFilter:
         reason=given["reason"],
         group=fields.get("group"),
         retrying=bool(fields.get("retrying")),
+        of_group=given["of_group"],
     )

@@ -19,7 +19,7 @@ PAGE_SIZES = (50, 200, 1000)
 _EVERY_S, _SEARCHED_EVERY_S = 2.0, 20.0
 """How often the rows are read again; a search reads up to 10,000 jobs."""
 KEPT_IN_URL = (
-    *("state", "id", "tag", "error", "reason", "group", "retrying", "due_after", "due_before", "zone"),
+    *("state", "id", "tag", "of_group", "error", "reason", "group", "retrying", "due_after", "due_before", "zone"),
     *("order", "limit"),
 )
 """What says in a URL which jobs a list has, and how they are ordered."""
