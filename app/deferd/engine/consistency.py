@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ from deferd.contract.operations.audits import FindingKind
 from deferd.contract.timestamps import instant_text
 from deferd.engine.partition_store import PartitionStore
 from deferd.engine.partitions import is_partition_name, number_of, topic_of
-from deferd.engine.redis_keys import Keys
+from deferd.engine.redis_keys import FLOW_KEYS, Keys
 from deferd.engine.schedule_store import UNREADABLE, ScheduleState, read_definition
 from deferd.engine.scheduler import Schedules
 from deferd.engine.scripts import Scripts
@@ -35,6 +36,7 @@ _STEP_OF_ITEMS = 10
 _LONGEST_WAIT_S = 20
 _TOPIC_KEY_TYPES = (
     *("hash", *["zset"] * 6, "hash", "zset", "hash", "zset", "zset", *["hash"] * 3, "zset"),  # KEYS of lib/topic.lua
+    *FLOW_KEYS.values(),
     *["hash"] * 4,
 )
 _SHARD_KEY_TYPES = {
@@ -188,11 +190,14 @@ class _TopicCheck:
         if unreadable:
             shown = text(unreadable[:200])
             report.findings.add(Finding(FindingKind.SETTINGS_UNREADABLE, _in_words(self._topic), shown))
+        await self._check_flows()
         await self._check_jobs()
         for name in _SETS:
             await self._check_members(name)
+        groups = _GroupCheck(self._step, self._add_findings, self._scripts, self._shelf, self._topic, self._keys)
         try:
             await self._check_shelf()
+            await groups.run()
         except StoreUnavailable as exc:
             report.unchecked = f"the jobs on the shelf{self._place()}: {exc}"
         after = await self._step("audit_sums", unreadable)
@@ -206,6 +211,20 @@ class _TopicCheck:
             cursor, checked, found = await self._step("audit_pool", cursor, _STEP)
             self._report.checked += checked
             self._add_findings(found)
+
+    async def _check_flows(self) -> None:
+        """Check the places and turns of groups, before the jobs: a repair of these depends on them."""
+        flow_at: dict[bytes, bytes] = {}
+        for part in ("flows", "turns", "free", "limited"):
+            cursor: bytes | int = 0
+            while cursor != b"0":
+                cursor, found, slots = await self._step("audit_flows", part, cursor, _STEP)
+                self._add_findings(found)
+                for flow, slot in zip(slots[::2], slots[1::2], strict=True):
+                    other = flow_at.setdefault(slot, flow)
+                    if other != flow:
+                        _, found, _ = await self._step("audit_flows", "same", other, flow)
+                        self._add_findings(found)
 
     async def _check_shelf(self) -> None:
         """Check that no job is both on the shelf and in the store, and how many the store counts there."""
@@ -282,6 +301,109 @@ class _TopicCheck:
     async def _step(self, verb: str, *args: str | bytes | int, repair: bool | None = None) -> Any:
         does_repair = self._repair if repair is None else repair
         return await _paced(self._scripts.run(verb, self._keys, (self._topic, int(does_repair), *args)))
+
+
+@dataclass(slots=True)
+class _GroupCheck:
+    """Checks how many jobs each group of a partition has, how many are held, and which one keeps its place.
+
+    In a partition of up to 2000 jobs and groups all is counted in one step of the store. In a larger one, or if more
+    than that are on the shelf, groups are marked, their jobs are counted in steps, and what has changed since it was
+    marked is left alone: only groups that rest for so long are checked. A hash that shrinks meanwhile shows some jobs
+    twice; so only what is off by the same in two passes is a finding.
+    """
+
+    step: Callable[..., Awaitable[Any]]
+    add_findings: Callable[[list[bytes]], None]
+    scripts: Scripts
+    shelf: Shelf
+    topic: str
+    keys: Sequence[str]
+
+    async def run(self) -> None:
+        """Check all groups. Raises StoreUnavailable."""
+        if not await self.scripts.command("EXISTS", self.keys[0].removesuffix("pool") + "groups"):
+            return
+        for _ in range(_TRIES):
+            shelved, numbers, is_large = await self._read_shelf(most=_COUNTED_AT_ONCE)
+            if not is_large:
+                args = [value for pair in shelved.items() for value in pair]
+                outcome, *rest = await self.step("audit_groups", "whole", numbers, *args)
+                if outcome == _CHECKED:
+                    self.add_findings(rest[0])
+                    await self._check_holds(rest[1])
+                    return
+                is_large = outcome == _TOO_LARGE
+            if is_large:
+                break
+        off: dict[bytes, bytes] = {}
+        for is_last in (False, True):
+            off = await self._count_in_steps(off, is_last=is_last)
+            if not off:
+                return
+
+    async def _count_in_steps(self, before: Mapping[bytes, bytes], *, is_last: bool) -> dict[bytes, bytes]:
+        """Count all jobs; returns the groups that are off, and by how much. `before` is that of the first pass."""
+        marked: list[bytes] = []
+        cursor: bytes | int = 0
+        while cursor != b"0":
+            cursor, found, groups, doubtful = await self.step("audit_groups", "mark", cursor, _STEP)
+            marked += groups
+            self.add_findings(found)
+            await self._check_holds(doubtful)
+        counts: dict[bytes, list[int]] = {group: [0, 0] for group in marked}
+        numbers = await self._shelf_numbers()
+        cursor = 0
+        while cursor != b"0":
+            cursor, rows = await self.step("audit_groups", "count", cursor, _STEP)
+            for group, live, held in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
+                if group in counts:
+                    counts[group][0] += live
+                    counts[group][1] += held
+        shelved, after, _ = await self._read_shelf()
+        for name, jobs in shelved.items():
+            if name in counts:
+                counts[name][0] += jobs
+        has_moved = numbers != after
+        off: dict[bytes, bytes] = {}
+        for at in range(0, len(marked), _STEP):
+            rows = []
+            for group in marked[at : at + _STEP]:
+                is_judged = not has_moved and (not is_last or group in before)
+                rows += [group, *counts[group], before.get(group, b"") if is_judged else b"-"]
+            found, some = await self.step("audit_groups", "compare", *rows)
+            self.add_findings(found)
+            off |= dict(zip(some[::2], some[1::2], strict=True))
+        return off
+
+    async def _read_shelf(self, most: int | None = None) -> tuple[dict[bytes, int], bytes, bool]:
+        """The jobs on the shelf by group, the numbers of its last batches, and whether there are more than `most`."""
+        counts: Counter[bytes] = Counter()
+        numbers = await self._shelf_numbers()
+        calls, after, has_more, looked_at = self.shelf.calls, None, True, 0
+        while has_more and calls is not None:
+            async with calls.still(self.topic):
+                if await self._shelf_numbers() != numbers:
+                    return {}, b"", False  # the caller sees that jobs have moved
+                page = await calls.page(self.topic, Wanted(), _STEP, after)
+            counts.update(job.group.encode() for job in page.jobs if job.takes_turns)
+            after, has_more, looked_at = page.end, page.has_more, looked_at + page.looked_at
+            if most is not None and looked_at > most:
+                return {}, numbers, True
+        return dict(counts), numbers, False
+
+    async def _shelf_numbers(self) -> bytes:
+        numbers = await self.scripts.command("HMGET", self.keys[-2], "out", "in")
+        return b" ".join(number or b"0" for number in numbers)
+
+    async def _check_holds(self, doubtful: list[bytes]) -> None:
+        """Check jobs that may not keep the place of their group. They may be on the shelf: then they are loaded."""
+        for at in range(0, len(doubtful), _STEP):
+            pairs = doubtful[at : at + _STEP]
+            if self.shelf.calls is not None:
+                await self.shelf.calls.load(self.topic, list(map(text, pairs[1::2])))
+            (found,) = await self.step("audit_groups", "holds", *pairs)
+            self.add_findings(found)
 
 
 async def _check_shard(
@@ -562,6 +684,9 @@ def _is_readable(definition: bytes, state: bytes) -> bool:
 _EXAMPLES_MAX = 100
 """Most examples in a report; its counts include all findings."""
 _DEDUPLICATED_MAX = 10_000
+_TRIES = 5
+_COUNTED_AT_ONCE = 2000
+_TOO_LARGE, _CHECKED = 0, 1
 _STEP = 250
 """Jobs, ids or keys that one script call checks: about two milliseconds of the store's time."""
 _LONGEST_PAUSE_S = 0.1

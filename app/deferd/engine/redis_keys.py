@@ -46,6 +46,14 @@ UNDO_PREFIX = "undo"
 OF_KEY_PREFIX = "of_key/"
 """The beginning of the keys that list what is remembered for a key of the API; see lib/of_key.lua."""
 
+RATE_PREFIX = "rate/"
+"""The beginning of the last word of the deliveries of the last time that rates limit; see lib/rate.lua."""
+FLOW_KEYS = {
+    **dict.fromkeys(("groups", "flows", "turns/newest"), "hash"),
+    **dict.fromkeys(("turns", "flows/free", "limited"), "zset"),
+}
+"""The types of the keys that give the groups of a topic their turns; see lib/flows.lua."""
+
 PUSH_PREFIX = "push/"
 """The beginning of the last word of what is known of the target of a pushed topic."""
 
@@ -130,5 +138,5 @@ class Keys:
         """KEYS of the scripts `audit_*`: all of the topic, and last `aside` for what a repair takes out."""
         return (
             *self.of_topic(topic),
-            *(self.named(topic, name) for name in ("follow", "items", "runs", "shelf", "aside")),
+            *(self.named(topic, name) for name in (*FLOW_KEYS, "follow", "items", "runs", "shelf", "aside")),
         )

@@ -81,6 +81,12 @@ class Job(NamedTuple):
         return group
 
     @property
+    def takes_turns(self) -> bool:
+        """Whether it has a group or a priority."""
+        extra = self._extra
+        return b'"gr":' in extra or b'"pr":' in extra
+
+    @property
     def error(self) -> str:
         """The error of its last attempt, empty without one."""
         extra = self._extra

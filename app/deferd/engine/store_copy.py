@@ -1,6 +1,6 @@
 """Copies all data of deferd from one store to another: every job in its state, with leases, receipts and settings.
 Events and the history of topics, which is kept for two days, are left behind: both begin again. So are the sessions of
-the console, and what can be undone.
+the console, what can be undone, and how many deliveries the rates of limits have counted, which begin at 0.
 
 No service may use either store during the copy. Values are read and written by the commands of their types, in bounded
 steps, so the two servers may have different versions. Jobs on the shelf of the source become delayed jobs in the memory
@@ -29,6 +29,7 @@ from deferd.engine.redis_keys import (
     HISTORY_PREFIX,
     ITEMS_PREFIX,
     PUSH_PREFIX,
+    RATE_PREFIX,
     READY_CHANNEL,
     SCHEDULE_PREFIX,
     SCHEDULES_MEMBER,
@@ -53,7 +54,7 @@ _KEYED_BY_TOPIC = frozenset({"settings", "topics", "due", "idle", "push", "parti
 """Keys of a shard whose elements are topics."""
 _OF_SCHEDULES = frozenset({"schedules", "schedule_due", "earlier_runs"})
 """Keys of a shard whose elements are schedules, or of schedules: they begin with the name."""
-_LEFT_BEHIND = (CONSOLE_PREFIX, EVENTS_PREFIX, HISTORY_PREFIX, PUSH_PREFIX, UNDO_PREFIX)
+_LEFT_BEHIND = (CONSOLE_PREFIX, EVENTS_PREFIX, HISTORY_PREFIX, PUSH_PREFIX, RATE_PREFIX, UNDO_PREFIX)
 _LOCK = "lock"
 _SHELF = "shelf"
 

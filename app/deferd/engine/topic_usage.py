@@ -17,7 +17,8 @@ TOMBSTONE_BYTES = 300
 ITEM_OVERHEAD_BYTES = 8
 """What a collected item uses beyond its bytes, rounded up."""
 TAG_OVERHEAD_BYTES = 150
-"""What a tag of a job uses in the tag index beyond the names of tag, topic and job, rounded up."""
+"""What a tag of a job uses in the tag index beyond the names of tag, topic and job, rounded up. What is known of a
+group, and of its jobs of one priority, uses as much."""
 HELD_OVERHEAD_BYTES = 550
 """What a held job uses in addition, including its touches and its part of a request, rounded up."""
 SCHEDULE_OVERHEAD_BYTES = 700
@@ -86,7 +87,7 @@ class TopicUsage:
         return calls, used_bytes
 
     async def record_bytes(self, name: str) -> AsyncIterator[int]:
-        """The bytes that the jobs of a partition use, with follow-ups, items, tags, consumers and request ids.
+        """The bytes that the jobs of a partition use, with follow-ups, items, tags, groups, consumers and request ids.
 
         Yields one number a step; the sum is its usage.
         """

@@ -46,6 +46,7 @@ class Plant(NamedTuple):
     commands: tuple[tuple[str | int | bytes, ...], ...]
     kinds: dict[str, int]
     costs: frozenset[str] = frozenset()
+    has_groups: bool = False
 
 
 def in_no_place(*commands: tuple[str | int | bytes, ...]) -> Plant:
@@ -195,6 +196,89 @@ PLANTS |= {
 }
 ALL_JOBS = {"delayed", "ready", "reserved", "limited", "dead"}
 """The jobs that can still be finished in an undamaged store."""
+OF_GROUPS = {"kept", "held", "in-turn", "later", "urgent"}
+NEVER, BAND = 1 << 53, 1 << 49
+
+
+async def put_some_in_groups(driver: EngineDriver) -> None:
+    """A job for which the others of its group wait, a held one, ready ones of three flows, and a delayed one."""
+    await driver.topics.set(TOPIC, TopicSettings.model_validate({"limits": {"groups": {"s": {"max_in_flight": 1}}}}))
+    for job_id, group in (("kept", "s"), ("held", "g")):
+        await driver.put(job_id, group=group, priority=9)
+        assert (await driver.pop_one(ttr_ms=3_000_000)).id == job_id
+    await driver.deliveries.release(TOPIC, "kept", ANY_RECEIPT, delay_ms=60_000)
+    await driver.put("in-turn", group="g")
+    await driver.put("later", group="g", delay=60)
+    await driver.put("urgent", priority=3)
+
+
+def among_groups(kinds: dict[str, int], *commands: tuple[str | int | bytes, ...], costs: str = "") -> Plant:
+    return Plant(commands, kinds, frozenset(costs.split()), has_groups=True)
+
+
+def replaced(name: str) -> tuple[tuple[str | int | bytes, ...], ...]:
+    return ("DEL", f"{KEY}:{name}"), ("SET", f"{KEY}:{name}", "x")
+
+
+PLANTS |= {
+    "a group that is not known": among_groups({"group_wrong": 1}, ("HDEL", f"{KEY}:groups", "g")),
+    "no group is known": among_groups({"group_wrong": 3}, ("DEL", f"{KEY}:groups")),
+    "a group that is counted wrong": among_groups({"group_wrong": 1}, ("HSET", f"{KEY}:groups", "g", "7 5 0 ")),
+    "a group without jobs that has some": among_groups({"group_wrong": 1}, ("HSET", f"{KEY}:groups", "z", "2 1 0 ")),
+    "a group without numbers": among_groups({"group_wrong": 2}, ("HSET", f"{KEY}:groups", "g", "x", "z", "")),
+    "a group that waits for a job of another": among_groups(
+        {"group_wrong": 1}, ("HSET", f"{KEY}:groups", "s", "1 0 0 urgent")
+    ),
+    "a group that waits for a job that is held": among_groups(
+        {"group_wrong": 1}, ("HSET", f"{KEY}:groups", "g", "3 1 0 held")
+    ),
+    "a held job whose group is not noted": among_groups({"group_wrong": 1}, ("HDEL", f"{KEY}:requests", "held")),
+    "a held job that is noted with another group": among_groups(
+        {"group_wrong": 1}, ("HSET", f"{KEY}:requests", "held", " 1790000000000 =s")
+    ),
+    "a held job that is noted with a group it does not have": among_groups(
+        {"group_wrong": 1}, ("HSET", f"{KEY}:requests", "reserved", " 1790000000000 =s")
+    ),
+    "a held job of a group without a record": among_groups(
+        {"no_record": 2, "group_wrong": 1, "tally_off": 1}, ("HDEL", f"{KEY}:pool", "held"), costs="held"
+    ),
+    "a record of a group that is a number": among_groups(
+        {"unreadable": 1, "group_wrong": 1},
+        ("HSET", f"{KEY}:pool", "later", b"\0" * 22 + b'\x08\0\0\0{"gr":7}null'),
+        costs="later",
+    ),
+    "a job of a group among those without": among_groups({"place_wrong": 1}, ("ZADD", f"{KEY}:ready", 1, "in-turn")),
+    "a job without a group among those of one": among_groups(
+        {"place_wrong": 1}, ("ZADD", f"{KEY}:ready", str(4096 - (1 << 53)), "ready")
+    ),
+    "groups without places": among_groups({"place_wrong": 2, "turns_wrong": 3}, ("DEL", f"{KEY}:flows")),
+    "groups that take no turns": among_groups({"turns_wrong": 3}, ("DEL", f"{KEY}:turns")),
+    "a group that is held back by nothing": among_groups({"turns_wrong": 1}, ("ZADD", f"{KEY}:turns", BAND + 7, "0 g")),
+    "a group whose turn is that of another priority": among_groups(
+        {"turns_wrong": 1}, ("ZADD", f"{KEY}:turns", -2 * BAND, "0 g")
+    ),
+    "two groups with one place": among_groups(
+        {"turns_wrong": 1, "place_wrong": 1}, ("HSET", f"{KEY}:flows", "0 g", "0", "3 ", "0")
+    ),
+    "a place that is free, too": among_groups({"turns_wrong": 1}, ("ZADD", f"{KEY}:flows/free", 0, "0")),
+    "a place behind all others": among_groups(
+        {"turns_wrong": 1, "place_wrong": 1}, ("HSET", f"{KEY}:flows", "0 g", "900")
+    ),
+    "a place that is no number": among_groups(
+        {"turns_wrong": 1, "place_wrong": 1}, ("HSET", f"{KEY}:flows", "0 g", "x")
+    ),
+    "a free place that is none": among_groups({"turns_wrong": 1}, ("ZADD", f"{KEY}:flows/free", 7, "x")),
+    "a group that is noted as held back": among_groups({"turns_wrong": 1}, ("ZADD", f"{KEY}:limited", NEVER, "g")),
+    "a timer that does not look at limits": among_groups(
+        {"timer_late": 1}, ("ZADD", f"{KEY}:limited", 1, ""), ("ZADD", "deferd:{0}:due", FAR_MS, TOPIC)
+    ),
+    "groups that are a string": among_groups({"wrong_type": 1, "group_wrong": 3}, *replaced("groups")),
+    "places that are a string": among_groups({"wrong_type": 1, "place_wrong": 2, "turns_wrong": 3}, *replaced("flows")),
+    "turns that are a string": among_groups({"wrong_type": 1, "turns_wrong": 3}, *replaced("turns")),
+    "what is limited is a string": among_groups({"wrong_type": 1}, *replaced("limited")),
+    "free places that are a string": among_groups({"wrong_type": 1}, *replaced("flows/free")),
+    "the newest turns are a string": among_groups({"wrong_type": 1}, *replaced("turns/newest")),
+}
 
 
 async def audit(driver: EngineDriver, *, repair: bool = False) -> TopicReport:
@@ -207,6 +291,8 @@ def kinds(found: TopicReport) -> dict[str, int]:
 
 async def apply_plant(driver: EngineDriver, plant: Plant) -> None:
     await put_one_in_every_state(driver)
+    if plant.has_groups:
+        await put_some_in_groups(driver)
     for command in plant.commands:
         driver.server.command(*command)
 
@@ -255,7 +341,7 @@ async def test_each_kind_of_damage_is_found_and_repaired_so_that_the_jobs_can_be
     assert (survey.findings.counts, survey.unlisted, survey.stray_keys) == ({}, [], [])
     handed_out = await finish_all_jobs(driver)
     handed_out -= {"ghost"} if "follow_up_stuck" in plant.kinds else set()
-    assert handed_out == ALL_JOBS - plant.costs | (
+    assert handed_out == (ALL_JOBS | (OF_GROUPS if plant.has_groups else set())) - plant.costs | (
         {"dead"} if "dead" in plant.costs and "reserved" in str(plant) else set()
     )
     assert (await audit(driver)).clean
@@ -337,6 +423,27 @@ async def test_many_findings_are_counted_and_some_are_examples(driver: EngineDri
     assert kinds(await audit(driver, repair=True)) == {"in_no_place": 3000}
     assert (await audit(driver)).clean
     assert await driver.counts() == {"delayed": 3000}
+
+
+async def test_groups_of_a_large_topic_are_counted_in_steps(driver: EngineDriver) -> None:
+    """Only those that rest are judged, and what is wrong is repaired."""
+    await driver.puts.put_many([job(f"j{number}", group=f"g{number % 40}") for number in range(2100)])
+    assert len(await driver.pop(40, ttr_ms=3_000_000)) == 40
+    await driver.put("kept", group="k")
+    driver.server.command("HSET", f"{KEY}:groups", "g1", "7 5 0 ", "g2", "53 1 0 nobody", "none", "3 0 0 ", "k", "x")
+    wrong = {"g1", "g2", "none", "k"}
+    before = driver.server.command("HGETALL", f"{KEY}:groups")
+    for repair in (False, True):
+        found = await audit(driver, repair=repair)
+        assert {finding.subject for finding in found.findings.examples} == wrong
+        assert kinds(found) == {"group_wrong": 4}
+        if not repair:
+            assert driver.server.command("HGETALL", f"{KEY}:groups") == before
+    assert (await audit(driver)).clean
+    entries = driver.server.command("HGETALL", f"{KEY}:groups")
+    assert entries[b"g1"] == b"53 1 0 "
+    assert entries[b"k"] == b"1 0 0 "
+    assert b"none" not in entries
 
 
 @pytest.mark.parametrize("record", [b"x", b"\0" * 22 + b"\x03\0\0\0{{{null", b"\0" * 22 + b'\x0a\0\0\0{"t":"so"}null'])
@@ -538,6 +645,8 @@ class Load:
                 job(
                     job_id,
                     delay=self.random.choice((0, 0, 0.01, 0.2)),
+                    group=self.random.choice((None, "a", "b", "c")),
+                    priority=self.random.choice((0, 0, 5)),
                     ttl=self.random.choice((None, 0.05, 5)),
                     retain=self.random.choice((0, 0.1)),
                     max_attempts=self.random.choice((None, 1)),
@@ -567,15 +676,20 @@ class Load:
 
     async def change(self) -> None:
         await redrive_jobs(self.engine, TOPIC, limit=5)
-        change = ChangeJob(delay=self.random.choice((0, 0.05)))
+        change = ChangeJob(delay=self.random.choice((0, 0.05)), group=self.random.choice((None, "a", "d")))
         await self.engine.queue.change(TOPIC, self.random.choice(self.ids), change)
 
 
 @pytest.mark.parametrize("waiting", [0, pytest.param(3000, marks=pytest.mark.slow)], ids=["short list", "long list"])
 async def test_a_busy_topic_raises_no_false_alarm(engine: Engine, waiting: int) -> None:
     """A repair looks as a check does; what it repaired without a need would show, too."""
-    await engine.topics.set(TOPIC, TopicSettings())
-    await engine.puts.put_many([job(f"waiting{number}") for number in range(waiting)])
+    limits = {
+        "max_in_flight": 200,
+        "per_group": {"rate": {"count": 500, "per": 0.5}},
+        "groups": {"b": {"max_in_flight": 1}},
+    }
+    await engine.topics.set(TOPIC, TopicSettings.model_validate({"limits": limits}))
+    await engine.puts.put_many([job(f"waiting{number}", group=f"w{number % 9}") for number in range(waiting)])
     loads = [Load(engine, seed) for seed in range(4)]
     async with asyncio.TaskGroup() as group:
         for load in loads:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deferd.contract.bulk_model import CancelSelected
-from deferd.contract.model import JobState, PutJob
+from deferd.contract.model import JobState, PutJob, TopicSettings
 from deferd.contract.operations.push import SetPush
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
@@ -127,6 +127,26 @@ async def test_every_element_of_every_key_is_copied(
     assert not target_server.command("KEYS", "*:history/*")
     assert reported[-1][0] == reported[-1][1]
     await assert_sound(target, 1, 1500, TOPICS[:2])
+
+
+async def test_groups_and_their_turns_are_copied_and_rates_begin_again(
+    store: Store, server: StoreServer, target: Store, target_server: StoreServer
+) -> None:
+    engine = Engine(store)
+    await check(store, shards=1)
+    limits = {"rate": {"count": 9, "per": 3600}, "per_group": {"max_in_flight": 1}}
+    await engine.topics.set("t0", TopicSettings.model_validate({"limits": limits}))
+    await engine.puts.put_many([PutJob(topic="t0", id=f"{n}", group=f"g{n % 3}", priority=n % 2) for n in range(12)])
+    await engine.queue.pop("t0", [PopRequest(5, ttr_ms=3_600_000)])
+    await engine.close()
+    report = await copy_store(store, target)
+    assert (report.adds_up, report.left_out) == (True, [])
+    found = contents(server)
+    assert found.pop("deferd:{0}:t0:rate/")
+    assert contents(target_server) == found
+    engine = Engine(target)
+    assert (await engine.consistency.audit_topic("t0")).clean
+    await engine.close()
 
 
 async def test_what_can_be_undone_is_left_behind(store: Store, target: Store, target_server: StoreServer) -> None:

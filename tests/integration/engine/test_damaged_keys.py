@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
 import pytest
 
+from deferd.contract.bulk_model import CancelSelected
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import ChangeJob, FinishItem, JobState, PutJob, TopicSettings
+from deferd.contract.operations.audits import FindingKind
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.activity_list import Change
 from deferd.engine.events import FROM_OLDEST, Dropped, Position
 from deferd.engine.inspection.consumers import Sample, SeenConsumer
 from deferd.engine.queue import PopRequest
-from deferd.engine.record import ANY_RECEIPT
+from deferd.engine.record import ANY_RECEIPT, JobRecord
 from deferd.engine.scripts import WrongType
-from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver
+from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
 from tests.integration.engine.schedule_driver import NAME, ScheduleDriver
 from tests.integration.engine.sweeping import purge_jobs
 
@@ -218,6 +223,50 @@ async def test_jobs_that_are_retried_are_read_where_they_can_be(driver: EngineDr
     assert set(await driver.engine.failing.retrying(["bad", "good"])) == {"good"}
     driver.server.command("HSET", "deferd:{0}:good:pool", "a", "x" * 40)
     assert (await driver.engine.failing.retrying(["good"]))["good"].top_error is None
+
+
+# Keys of groups
+
+CALLS: dict[str, Callable[[EngineDriver, list[JobRecord]], Awaitable[object]]] = {
+    "put": lambda driver, _: driver.put("new", group="z"),
+    "put many": lambda driver, _: driver.puts.put_many([job(f"new{n}", group=f"z{n}") for n in range(3)]),
+    "pop": lambda driver, _: driver.pop(1),
+    "pop many": lambda driver, _: driver.pop(3),
+    "finish": lambda driver, held: driver.queue.finish_many(TOPIC, [FinishItem(id=one.id) for one in held]),
+    "release": lambda driver, held: driver.deliveries.release(TOPIC, held[0].id, ANY_RECEIPT, delay_ms=9000),
+    "bury": lambda driver, held: driver.deliveries.bury(TOPIC, held[0].id, ANY_RECEIPT),
+    "return": lambda driver, held: driver.held_jobs.return_popped(held),
+    "cancel": lambda driver, _: driver.cancels.cancel(TOPIC, "late"),
+    "change": lambda driver, _: driver.queue.change(TOPIC, "g-ready", ChangeJob(group="k")),
+    "timer": lambda driver, _: driver.pass_time(100),
+    "bulk": lambda driver, _: driver.engine.bulk.cancel(
+        CancelSelected.model_validate({"select": {"state": "ready", "topics": [TOPIC]}, "request_id": "r:1"})
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ["groups", "flows", "limited"])
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+async def test_a_call_that_needs_a_damaged_key_of_groups_loses_no_job(
+    driver: EngineDriver, call: Callable[[EngineDriver, list[JobRecord]], Awaitable[object]], name: str
+) -> None:
+    """It fails before anything is half done, or does not need the key."""
+    await driver.topics.set(TOPIC, TopicSettings.model_validate({"limits": {"per_group": {"max_in_flight": 1}}}))
+    for group in ("g", "h"):
+        await driver.put(f"{group}-held", group=group, priority=1)
+    held = await driver.pop(2)
+    for group in ("g", "h", "i", "j"):
+        await driver.put(f"{group}-ready", group=group)
+    await driver.put("late", group="g", delay=5)
+    driver.server.command("DEL", f"{KEY}:{name}")
+    driver.server.command("SET", f"{KEY}:{name}", "x")
+    with suppress(WrongType):
+        await call(driver, held)
+    found = await driver.engine.consistency.audit_topic(TOPIC, repair=True)
+    of_jobs = {FindingKind.IN_NO_PLACE, FindingKind.IN_TWO_PLACES, FindingKind.NO_RECORD, FindingKind.TALLY_OFF}
+    assert of_jobs.isdisjoint(found.findings.counts), found.findings.examples
+    assert found.findings.counts[FindingKind.WRONG_TYPE] == 1
+    assert (await driver.engine.consistency.audit_topic(TOPIC)).clean
 
 
 # Keys of topics

@@ -212,3 +212,49 @@ async def test_a_group_whose_limited_jobs_were_cancelled_begins_anew(driver: Eng
     await driver.put("a3", group="a")
     await driver.pass_time(11)
     assert await ids(driver) == ["a3"]
+
+
+@pytest.mark.parametrize("whose", [{}, {"group": "a"}])
+async def test_a_clock_that_is_set_back_holds_nothing_back_for_longer_than_the_rate(
+    driver: EngineDriver, whose: dict[str, str]
+) -> None:
+    rate = {"r": {"c": 2, "p": 60_000}}
+    await set_limits(driver, **(rate if not whose else {"g": rate}))
+    await put_some(driver, ["a1", "a2", "a3"], **whose)
+    assert await ids(driver) == ["a1", "a2"]
+    assert await ids(driver) == []
+    driver.move_clock(-36_000)
+    assert await ids(driver) == []
+    await driver.run_timer()
+    assert await ids(driver) == []
+    await driver.pass_time(30)
+    assert await ids(driver) == []
+    await driver.pass_time(30.1)
+    assert await ids(driver) == ["a3"]
+
+
+async def test_a_clock_that_is_set_back_a_little_moves_only_what_is_later(driver: EngineDriver) -> None:
+    await set_limits(driver, r={"c": 2, "p": 60_000})
+    await put_some(driver, ["a1", "a2", "a3"])
+    await driver.pop_one()
+    await driver.pass_time(50)
+    await driver.pop_one()
+    driver.move_clock(-0.01)
+    assert await ids(driver) == []
+    await driver.pass_time(10.1)
+    assert await ids(driver) == ["a3"]
+
+
+@pytest.mark.parametrize("rest", [["SET", "x"], ["RPUSH", "x"], ["RPUSH", "x" * 16]])
+async def test_a_damaged_rate_begins_again(driver: EngineDriver, rest: list[str]) -> None:
+    """Jobs that the call has taken already are handed out."""
+    await set_limits(driver, g={"r": {"c": 2, "p": 60_000}})
+    command, value = rest
+    driver.server.command(command, f"{KEY}:rate/b", value)
+    await put_some(driver, ["a1", "a2"], group="a")
+    await put_some(driver, ["b1", "b2", "b3"], group="b")
+    found = await ids(driver)
+    assert set(found) >= {"a1", "a2"}
+    if len(value) < 16:
+        assert set(found) == {"a1", "a2", "b1", "b2"}
+    assert (await driver.engine.consistency.audit_topic(TOPIC)).clean

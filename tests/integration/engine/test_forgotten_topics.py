@@ -98,6 +98,19 @@ async def test_a_topic_with_jobs_or_settings_is_not_forgotten(driver: EngineDriv
     assert await names(driver) == []
 
 
+async def test_a_topic_with_a_paused_group_is_not_forgotten(driver: EngineDriver) -> None:
+    await driver.put("a", group="g")
+    await driver.put("b", group="h")
+    await driver.engine.groups.pause(TOPIC, "g")
+    await purge_jobs(driver.engine, TOPIC)
+    await driver.pass_time(2 * HOUR_S)
+    assert driver.server.command("HGETALL", f"{KEY}:groups") == {b"g": b"0 0 1 "}
+    await driver.engine.groups.resume(TOPIC, "g")
+    await driver.pass_time(2 * HOUR_S)
+    await driver.pass_time(2 * HOUR_S)
+    assert driver.keys_left() == set()
+
+
 @pytest.mark.parametrize("end", ["finish", "release", "bury", "cancel", "purge", "lease end", "return"])
 async def test_a_request_id_is_forgotten_with_its_last_delivery(driver: EngineDriver, end: str) -> None:
     await driver.put("a")

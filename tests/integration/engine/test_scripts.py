@@ -100,7 +100,9 @@ async def use_session(engine: Engine) -> None:
 async def push_everything(engine: Engine) -> None:
     """Set, use and remove a push."""
     push = engine.push
-    await push.set(TOPIC, SetPush(url="https://example.com/", secrets=["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]))
+    await push.set(
+        TOPIC, SetPush(url="https://example.com/", secrets=["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"], rate=9)
+    )
     assert (await push.get(TOPIC)).push.url == "https://example.com/"
     assert await push.take(TOPIC, under_way=0, most=1, timeout_ms=1000)
     await push.note_failure(TOPIC, "down", is_probe=False, pause_ms=0)
@@ -192,7 +194,7 @@ async def call_all_of_a_topic(driver: EngineDriver) -> None:
     await driver.puts.put(job("d", on_conflict="replace", delay=60, tags=["x"]))
     await driver.engine.bulk.reschedule(RescheduleSelected.model_validate({"select": {"tag": "x"}, "by": 1}))
     await cancel_and_undo(driver.engine)
-    await driver.puts.put(job("e", on_conflict="replace", delay=60, tags=["x"]))
+    await driver.puts.put(job("e", on_conflict="replace", delay=60, tags=["x"], group="g"))
     await driver.topics.jobs(TOPIC)
     await driver.topics.search(TOPIC, JobFilter(id_prefix="e"))
     await driver.engine.topic_list.totals([TOPIC])

@@ -191,6 +191,13 @@ async def test_collected_items_count_until_they_are_handed_out(driver: EngineDri
     assert await used(driver) == (0, 0)
 
 
+async def test_groups_and_their_turns_count_too(driver: EngineDriver) -> None:
+    await driver.put(group="tenant-7")
+    of_group = len("tenant-7") + len("1 0 0 ") + TAG_OVERHEAD_BYTES
+    of_flow = 2 * len("0 tenant-7") + 1 + 2 * TAG_OVERHEAD_BYTES
+    assert await used(driver) == (1, stored_bytes(driver, "pool", "a") + of_group + of_flow)
+
+
 async def test_tags_count_in_the_index_too(driver: EngineDriver) -> None:
     await driver.put(tags=["user:7", "x"])
     in_index = 1 + 2 * len("user:7 x") + 2 * (len(TOPIC) + 1 + TAG_OVERHEAD_BYTES)

@@ -7,9 +7,11 @@ import time
 import pytest
 
 from deferd.contract.errors import JobExists, StoreUnavailable
-from deferd.contract.model import JobState, PutJob
+from deferd.contract.model import ChangeJob, JobState, PutJob, TopicSettings
 from deferd.contract.operations.audits import FindingKind
 from deferd.engine.engine import Engine
+from deferd.engine.queue import PopRequest
+from deferd.engine.record import ANY_RECEIPT
 from deferd.store.connection import Store
 from tests.integration.engine.engine_driver import KEY, TOPIC
 from tests.shelving import Shelved
@@ -89,3 +91,34 @@ async def test_a_shelf_that_the_store_has_forgotten_is_asked_again_after_a_repai
     with pytest.raises(JobExists):
         await put(shelved, "a")
     assert (await shelved.engine.consistency.audit_topic(TOPIC)).clean
+
+
+async def test_groups_count_their_jobs_on_the_shelf(shelved: Shelved, store: Store) -> None:
+    """Also a job that keeps the place of its group there: nothing else of that is handed out."""
+    engine, audit = shelved.engine, shelved.engine.consistency.audit_topic
+    await engine.topics.set(TOPIC, TopicSettings.model_validate({"limits": {"per_group": {"max_in_flight": 1}}}))
+    for job_id in ("first", "second"):
+        await engine.puts.put(PutJob(topic=TOPIC, id=job_id, group="g"))
+    await engine.puts.put(PutJob(topic=TOPIC, id="far", group="g", priority=5, delay=FAR_MS / 1000))
+    assert await popped(engine) == ["first"]
+    await engine.deliveries.release(TOPIC, "first", ANY_RECEIPT, delay_ms=FAR_MS)
+    await shelved.move_out()
+    assert {job.id for job in shelved.rows.jobs(TOPIC, ["first", "far"])} == {"first", "far"}
+    assert await store.call("HGET", f"{KEY}:groups", "g") == b"3 0 0 first"
+    assert await popped(engine) == []
+    assert (await audit(TOPIC)).clean
+    await store.call("HSET", f"{KEY}:groups", "g", "1 0 2 gone")
+    assert (await audit(TOPIC, repair=True)).findings.counts == {FindingKind.GROUP_WRONG: 1}
+    assert await store.call("HGET", f"{KEY}:groups", "g") == b"3 0 0 "
+    assert await popped(engine) == ["second"]
+    await engine.cancels.cancel(TOPIC, "far")
+    await engine.queue.change(TOPIC, "first", ChangeJob(delay=0))
+    await engine.queue.finish(TOPIC, "second", ANY_RECEIPT)
+    assert await popped(engine) == ["first"]
+    await engine.queue.finish(TOPIC, "first", ANY_RECEIPT)
+    assert not await store.call("EXISTS", f"{KEY}:groups")
+    assert (await audit(TOPIC)).clean
+
+
+async def popped(engine: Engine) -> list[str]:
+    return [job.id for job in (await engine.queue.pop(TOPIC, [PopRequest(10)])).jobs[0]]

@@ -88,6 +88,21 @@ class FindingKind(StrEnum):
         "a job is recorded as cancelled although it exists: its holder may receive job_cancelled",
         "the entry is removed",
     )
+    PLACE_WRONG = (
+        "place_wrong",
+        "a ready job is not among those of its group and priority: it is handed out too early, too late, or never",
+        "it goes to the end of those",
+    )
+    TURNS_WRONG = (
+        "turns_wrong",
+        "jobs of a group and priority take no turns, are held back without end, or share their place with others",
+        "they take turns again",
+    )
+    GROUP_WRONG = (
+        "group_wrong",
+        "a group's jobs or held ones are counted wrong, or it waits for a job that is gone: its limits are not kept",
+        "the numbers are set to those of its jobs, and it does not wait",
+    )
     TAGS_WRONG = (
         "tags_wrong",
         "a job is not found by its tags, or by tags that it does not have",

@@ -18,6 +18,7 @@ local KINDS = {
   pool = true, delay = true, ready = true, reserved = true, dead = true, finished = true, expiry = true,
   holders = true, cancelled = false, tally = true, requests = true,
   tagged = true, taken = true, follow = true, items = true, runs = true,
+  groups = true, flows = true, turns = true, limited = true,
 }
 local OF_SHARD = { settings = true, topics = true, due = true, lock = true, clock = true, aside = true,
   idle = true, tally = true, schedules = true, schedule_due = true, earlier_runs = true, calendars = true, activity = true, tasks = true,

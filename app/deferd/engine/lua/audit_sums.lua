@@ -18,7 +18,7 @@ end
 
 local function is_there()
   local kept = redis.call('EXISTS', POOL, DELAY, READY, RESERVED, DEAD, FINISHED, EXPIRY, HOLDERS, TALLY, REQUESTS,
-    TAGGED, TAKEN, attached().FOLLOW, attached().ITEMS, attached().RUNS)
+    TAGGED, TAKEN, attached().FOLLOW, attached().ITEMS, attached().RUNS, topic_key('groups'))
   return kept > 0
 end
 
@@ -40,6 +40,8 @@ for _, key in ipairs({ DELAY, RESERVED, EXPIRY, DEAD, FINISHED, CANCELLED, TAKEN
   local head = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
   if head[2] then first_work = math.min(first_work, tonumber(head[2])) end
 end
+local room_at = tonumber(redis.call('ZRANGE', topic_key('limited'), 0, 0, 'WITHSCORES')[2] or FLOWS.NEVER)
+if room_at < FLOWS.NEVER then first_work = math.min(first_work, room_at) end
 local planned = redis.call('ZSCORE', DUE, TOPIC)
 if first_work < math.huge and not (planned and tonumber(planned) <= first_work) then
   report('timer_late', TOPIC, string.format('planned at %s, first work at %.0f', planned or 'no time', first_work))

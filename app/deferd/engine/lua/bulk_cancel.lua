@@ -6,6 +6,7 @@
 --     undo  the name under which the cancelled jobs are kept for a while, see lib/undo.lua; only with `request`
 -- Returns: see lib/selection.lua
 -- Bound: see lib/selection.lua
+FLOWS.check_types()
 return run_step(function(jobs)
   if OPTIONS.undo then UNDO.keep(OPTIONS.undo, jobs, now, 'bulk/' .. OPTIONS.request) end
   local of_state, removed, held, done, has_flows = {}, {}, {}, 0, FLOWS.exist()

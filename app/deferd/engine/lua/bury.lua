@@ -33,8 +33,8 @@ for index, code in ipairs(codes) do
   end
 end
 if #buried > 0 then
-  redis.call('ZREM', RESERVED, unpack(buried))
   forget_holders(buried)
+  redis.call('ZREM', RESERVED, unpack(buried))
 end
 for index, id in ipairs(buried) do
   bury_job(id, records[index], 'buried', now, tonumber(ARGV[2]))

@@ -39,11 +39,11 @@ for index, score in ipairs(redis.call('ZMSCORE', DELAY, unpack(ids))) do
   end
 end
 if #delayed > 0 then
-  redis.call('ZREM', DELAY, unpack(delayed))
   local have_more = any_has_more()
   if have_more and FLOWS.exist() then
     for _, id in ipairs(delayed) do FLOWS.left_raw(id, redis.call('HGET', POOL, id)) end
   end
+  redis.call('ZREM', DELAY, unpack(delayed))
   redis.call('HDEL', POOL, unpack(delayed))
   if have_more then
     redis.call('ZREM', EXPIRY, unpack(delayed))

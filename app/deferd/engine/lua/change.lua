@@ -49,6 +49,7 @@ local drops_items = ARGV[6] == '1' and record.extra.y
 if drops_items then record.extra.y = nil end
 if ARGV[6] == '1' then record.rest = ARGV[7] end
 
+if has_new_flow then FLOWS.check_types() end
 redis.call('ZREM', EXPIRY, id)
 if drops_items == 0 then attached().drop_items({ id }) end
 if due then

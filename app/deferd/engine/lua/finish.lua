@@ -151,8 +151,8 @@ for index = 1, count do
 end
 
 if #released > 0 then
-  redis.call('ZREM', RESERVED, unpack(released))
   append_run_times(codes, forget_holders(released, true))
+  redis.call('ZREM', RESERVED, unpack(released))
   tally('finished', #released)
   if noted then note_events(most_events, noted) end
 end

@@ -177,6 +177,7 @@ end
 local function take(wanted)
   local taken, records, ttrs, count, bytes, is_full = {}, {}, {}, 0, 0, false
   if wanted > 1 or settings.li then has_flows = redis.call('EXISTS', topic_key('turns')) == 1 end
+  if has_flows and wanted > 1 then FLOWS.check_types() end  -- one job is not taken off the list before all is read
   if has_flows then FLOWS.begin_turns() end
   local latest_ends  -- of the few jobs that have one
   while count < wanted and skipped < MOST_SKIPPED and not is_full and not is_drained do
@@ -350,6 +351,6 @@ end
 local more = not paused and not is_drained and redis.call('EXISTS', READY) or 0
 if is_limited and redis.call('EXISTS', READY) == 1 then
   if not room_at and window and window.total >= settings.li.r.c then room_at = RATE.room_at(window, settings.li.r) end
-  FLOWS.wait(room_at)
+  FLOWS.wait(settings, room_at, now)
 end
 return { now, more, expired, replies, overdue }

@@ -14,8 +14,8 @@
 -- has ended become ready, with the attempt counted, or dead if it was the last one. Jobs whose ttl passed before a first
 -- delivery, or whose deadline has passed, become dead. Records whose retention has ended are deleted, and tombstones
 -- whose time has passed.
--- Afterwards `due` holds when the topic next needs a visit (now, if this one was not enough). A topic without jobs and
--- settings into which nothing was put for FORGET_AFTER_MS is forgotten.
+-- Afterwards `due` holds when the topic next needs a visit (now, if this one was not enough). A topic without jobs,
+-- settings and paused groups into which nothing was put for FORGET_AFTER_MS is forgotten.
 -- Bound: ARGV[2] for each of the sorted sets; the caller sends at most 1000.
 local BEFORE_LATENESS = 8
 local RENEW_EVERY_MS = 100
@@ -124,6 +124,7 @@ local has_others =
   redis.call('EXISTS', CANCELLED, TAKEN, RUNS, EXPIRY, DEAD, FINISHED, topic_key('groups'), topic_key('limited')) > 0
 local has_tombstones = has_others and redis.call('EXISTS', CANCELLED, TAKEN, RUNS) > 0
 local has_flows = has_others and FLOWS.exist()
+if has_flows then FLOWS.check_types() end
 local flow_of = {}
 if has_flows and #due > 0 then
   local ids = {}

@@ -287,7 +287,11 @@ for from = 4, #ARGV, 2 * TOGETHER do
   else
     for at = from + 1, to, 2 do
       local options = string.byte(ARGV[at])
-      has_flows = has_flows or options >= HAS_FLOW
+      if options >= HAS_FLOW and not has_flows then
+        flush()
+        FLOWS.check_types()
+        has_flows = true
+      end
       if not special and options % HAS_FLOW > REPLACE then
         has_flows = true  -- an append may concern a job that has
         special = COLLAPSING_PUTS(now, { complete = complete, enqueue = enqueue, flush = flush })

@@ -13,6 +13,7 @@
 -- Bound: the ids; without ids `look_at` jobs or, of all dead jobs, `most`. The caller sends at most 1000. It ends early
 -- when the records that it has read reach 1 MiB.
 local last = last_position()
+FLOWS.check_types()
 local is_for_all = not OPTIONS.reason and not OPTIONS.group and not OPTIONS.cutoff
 local ids, scores, more = ids_or_page(DEAD, is_for_all and OPTIONS.most or OPTIONS.look_at)
 

@@ -114,8 +114,8 @@ for index, code in ipairs(codes) do
 end
 
 if #ended > 0 then
-  redis.call('ZREM', RESERVED, unpack(ended))
   forget_holders(ended)
+  redis.call('ZREM', RESERVED, unpack(ended))
 end
 if #records > 0 then
   redis.call('HSET', POOL, unpack(records))

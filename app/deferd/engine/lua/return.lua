@@ -20,6 +20,7 @@ end
 
 local function is_meant(id) return ARGV[2] == '' or redis.call('HGET', HOLDERS, id) == ARGV[2] end
 
+if FLOWS.exist() then FLOWS.check_types() end
 local codes, returned = {}, false
 for at = #ARGV - 3, 3, -4 do
   local id, attempt = ARGV[at], tonumber(ARGV[at + 2])
@@ -30,8 +31,8 @@ for at = #ARGV - 3, 3, -4 do
   if code == LIVE then
     void_receipts(record)
     if attempt == 0 then record.extra.s = (record.extra.s or 0) + 1 end
-    redis.call('ZREM', RESERVED, id)
     forget_holders({ id })
+    redis.call('ZREM', RESERVED, id)
     if attempt == 0 then tell_pushers(id) end
     redis.call('HSET', POOL, id, write_record(record))
     prepend_ready(id)

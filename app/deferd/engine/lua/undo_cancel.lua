@@ -35,6 +35,7 @@ end
 
 -- These fail for a key of the wrong type, before a job is stored.
 local last = last_position()
+FLOWS.check_types()
 redis.call('ZCARD', DELAY)
 redis.call('ZCARD', EXPIRY)
 redis.call('ZCARD', CANCELLED)

@@ -1,11 +1,11 @@
--- Count the bytes that a topic's jobs use, also those on the shelf, as if they were in the store; their follow-ups, collected items, tags, consumers and request ids included,
--- one step at a time.
+-- Count the bytes that a topic's jobs use, also those on the shelf, as if they were in the store; their follow-ups,
+-- collected items, tags, groups, consumers and request ids included, one step at a time.
 -- Read-only.
 -- @flags no-writes
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] part, 'pool' to begin | ARGV[3] cursor, 0 to begin
 -- Bytes that the store uses beside the texts: ARGV[4] for a job, a follow-up or a collection of items, ARGV[5] for one
---   of the items, ARGV[6] for a tag of a job, ARGV[7] for a held job, with its touches and its part of a request
+--   of the items, ARGV[6] for a tag of a job, a group, its slot or its turns, ARGV[7] for a held job, with its touches and its part of a request
 -- Returns { part and cursor of the next step, '' after the last one, bytes }. What is put, deleted or becomes a job
 --   meanwhile may be counted or not.
 -- Bound: about 1000 jobs or 1 MiB of records, and one job; and 100 scans, since a hash that has shrunk is sparse.
@@ -15,8 +15,12 @@ local JOB, ITEM, TAG, HELD = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV
 local here = attached()
 local HASHES = {
   pool = POOL, holders = HOLDERS, requests = REQUESTS, follow = here.FOLLOW, items = here.ITEMS, tagged = TAGGED,
+  groups = topic_key('groups'), flows = topic_key('flows'),
 }
-local NEXT = { pool = 'holders', holders = 'requests', requests = 'follow', follow = 'items', items = 'tagged' }
+local NEXT = {
+  pool = 'holders', holders = 'requests', requests = 'follow', follow = 'items', items = 'tagged', tagged = 'groups',
+  groups = 'flows',
+}
 
 local function of_record(id, record) return 2 * #id + #record + JOB end  -- the id is in the pool and in one sorted set
 
@@ -39,9 +43,15 @@ function bytes_of.tagged(id, tags)
   return #id + 2 * #tags + (spaces + 1) * (#TOPIC + #id + TAG)
 end
 
+function bytes_of.groups(group, entry) return #group + #entry + TAG end
+
+-- Each flow has a turn besides.
+function bytes_of.flows(flow, slot) return 2 * #flow + #slot + 2 * TAG end
+
 local function next_part()
   local next = part
-  if part == 'pool' and redis.call('EXISTS', HOLDERS, REQUESTS, here.FOLLOW, here.ITEMS, TAGGED) == 0 then return '' end
+  local others = redis.call('EXISTS', HOLDERS, REQUESTS, here.FOLLOW, here.ITEMS, TAGGED, HASHES.groups, HASHES.flows)
+  if part == 'pool' and others == 0 then return '' end
   repeat
     next = NEXT[next]
   until not next or redis.call('EXISTS', HASHES[next]) == 1

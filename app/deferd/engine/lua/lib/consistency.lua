@@ -8,12 +8,60 @@ local ASIDE, REPAIR = KEYS[#KEYS], ARGV[2] == '1'
 local PRECEDENCE = { 'finished', 'dead', 'reserved', 'delayed', 'ready' }
 -- Most ids in one command; Lua's stack holds about 8000 values.
 local MOST_TOGETHER = 500
+local MOST_BYTES = 1024 * 1024
+local FIRST_PAGE = 10
+local MOST_SCANS = 100
+
+-- Scores of `ids` in a sorted set that is often empty.
+local function scores_in(key, ids)
+  if redis.call('EXISTS', key) == 0 then return {} end
+  return redis.call('ZMSCORE', key, unpack(ids))
+end
+
+-- Fields of a hash that often does not exist.
+local function fields_in(key, ids)
+  return redis.call('EXISTS', key) == 1 and redis.call('HMGET', key, unpack(ids)) or {}
+end
+
+-- Have `check` look at the ids and records of one step through the pool, at most MOST_TOGETHER at a time. Returns the
+-- next cursor, '0' after the last step, and how many jobs these were. Bound: about `wanted` jobs or 1 MiB of records, and
+-- 100 scans.
+local function scan_pool(cursor, wanted, check)
+  local checked, bytes, page, scans = 0, 0, FIRST_PAGE, 0
+  repeat
+    local reply = redis.call('HSCAN', POOL, cursor, 'COUNT', page)
+    cursor, scans = reply[1], scans + 1
+    local ids, raws = {}, {}
+    for at = 1, #reply[2], 2 do
+      ids[#ids + 1] = reply[2][at]
+      raws[#raws + 1] = reply[2][at + 1]
+      bytes = bytes + #reply[2][at + 1]
+      checked = checked + 1
+      if #ids == MOST_TOGETHER then
+        check(ids, raws)
+        ids, raws = {}, {}
+      end
+    end
+    if #ids > 0 then check(ids, raws) end
+    -- Estimate from the size of these jobs how many more fit.
+    local fitting = checked > 0 and math.floor((MOST_BYTES - bytes) / (bytes / checked)) or FIRST_PAGE
+    page = math.max(1, math.min(fitting, wanted - checked, MOST_TOGETHER))
+  until cursor == '0' or checked >= wanted or bytes >= MOST_BYTES or scans >= MOST_SCANS
+  return cursor, checked
+end
 
 -- A lease lasts at most a day (limits.TTR_MAX_S); the store's clock may have stepped back by as much since.
 local LONGEST_LEASE_MS = 2 * 86400000
 
 local function is_number(value) return value == nil or type(value) == 'number' end
 local function is_text(value) return value == nil or type(value) == 'string' end
+
+-- Whether it is nothing or may be the name of a group. Its characters are those of an id.
+local function is_group(name)
+  return name == nil or type(name) == 'string' and #name <= 255 and string.find(name, '^[%w][%w._:-]*$') ~= nil
+end
+
+local function name_of(group) return group == '' and 'no group' or group end
 
 -- Whether it is nothing or a table of strings, not an empty one.
 local function is_texts(values)
@@ -65,7 +113,7 @@ local function read_checked(id, raw)
       and is_number(extra.f) and is_number(extra.n) and is_number(extra.k) and is_number(extra.s) and is_number(extra.q)
       and is_number(extra.i) and is_number(extra.l) and is_number(extra.v) and is_number(extra.u) and is_number(extra.w)
       and is_number(extra.y) and is_number(extra.o) and is_number(extra.da) and is_text(extra.e) and is_text(extra.d) and is_text(extra.c)
-      and is_text(extra.p) and is_backoff(extra.b) and is_log(extra.a) and is_texts(extra.g) and is_texts(extra.h)
+      and is_text(extra.p) and is_group(extra.gr) and is_number(extra.pr) and is_backoff(extra.b) and is_log(extra.a) and is_texts(extra.g) and is_texts(extra.h)
     if not is_right then return nil, 'a record whose extra has values of the wrong kind' end
     if extra.n and (extra.n < 0 or at + length + extra.n > #raw) then return nil, 'a record whose result is cut off' end
   end
@@ -142,6 +190,12 @@ end
 
 local woken = false
 
+local function append_and_wake(id, flow)
+  FLOWS.append({ id }, last_position(), { flow })
+  if not woken then wake_consumers() end
+  woken = true
+end
+
 -- Put a job back at the end of the Ready list, or delay it again if it is not due. A consumer whose lease was lost may
 -- still hold it: as the job will be handed out again, that receipt becomes void.
 local function put_back(id, raw, due, now)
@@ -154,9 +208,7 @@ local function put_back(id, raw, due, now)
     schedule(due)
     return 'delayed', due
   end
-  append_ready({ id }, last_position())
-  if not woken then wake_consumers() end
-  woken = true
+  append_and_wake(id, FLOWS.of_raw(raw))
   return 'ready', nil
 end
 
@@ -198,8 +250,53 @@ local function check_tags(id, tags, tagged)
   index_tags({ id }, tags)
 end
 
--- Report all findings of one job, and repair them if REPAIR. `scores` maps states to the job's score in their sets.
-local function check_job(id, raw, scores, expiry, holder, tagged, now)
+-- What a job has to do with groups, in one state with this score: its group must be counted, its place in the Ready list
+-- be one of its flow, and REQUESTS have its group while it is held. `mark` is what REQUESTS has of that, nil for nothing.
+local counted, slots = {}, {}
+local function check_flow(id, extra, state, position, mark, entry)
+  local flow = FLOWS.of(extra)
+  local group = FLOWS.group_of(flow)
+  local is_live = state ~= 'dead' and state ~= 'finished'
+  if flow ~= FLOWS.PLAIN and is_live then
+    if counted[group] == nil then counted[group] = redis.call('HEXISTS', topic_key('groups'), group) == 1 end
+    if not counted[group] then
+      report('group_wrong', name_of(group), 'it has jobs, and is not known')
+      if REPAIR then FLOWS.joined(extra) end
+      counted[group] = REPAIR
+    end
+  end
+  if state == 'ready' and position then
+    local first, last = FLOWS.PLAIN_FROM, math.huge
+    if flow ~= FLOWS.PLAIN then
+      if slots[flow] == nil then slots[flow] = FLOWS.slot(flow) or false end
+      first, last = math.huge, math.huge
+      if slots[flow] then first, last = FLOWS.positions(slots[flow]) end
+    end
+    if position < first or position > last then
+      report('place_wrong', id, 'not among those of ' .. name_of(group))
+      if REPAIR then
+        redis.call('ZREM', READY, id)
+        append_and_wake(id, flow)
+        slots[flow] = nil
+      end
+    end
+  elseif state == 'reserved' then
+    local wanted = flow ~= FLOWS.PLAIN and '=' .. group or nil
+    if (mark ~= '!' and mark or nil) ~= wanted then
+      local is_noted = mark and '"' .. mark .. '"' or 'nothing'
+      report('group_wrong', id, string.format('held, and noted with %s, where its group is %s', is_noted, name_of(group)))
+      if REPAIR then
+        local request_id, at = string.match(entry or '', '^([^ ]*) ?(%d*)')
+        at = tonumber(at) or HAND_OUT.since(entry, redis.call('HGET', POOL, id), redis.call('ZSCORE', RESERVED, id))
+        redis.call('HSET', REQUESTS, id, HAND_OUT.entry(request_id, at, wanted))
+      end
+    end
+  end
+end
+
+-- Report all findings of one job, and repair them if REPAIR. `scores` maps states to the job's score in their sets;
+-- `request` is what REQUESTS has for it, nil or false for nothing.
+local function check_job(id, raw, scores, expiry, holder, request, tagged, now)
   local record, reason = read_checked(id, raw)
   if not record then
     report('unreadable', id, reason)
@@ -236,6 +333,11 @@ local function check_job(id, raw, scores, expiry, holder, tagged, now)
     end
   end
   check_expiry(id, record, state, expiry, state == 'reserved' and score, now)
+  local mark = request and string.match(request, ' ([=!][^ ]*)$')
+  if mark or record.extra.gr or record.extra.pr or state == 'ready' then
+    check_flow(id, record.extra, state, score, mark, request)
+  end
+  holder = holder or request
   if tagged or record.extra.g then check_tags(id, record.extra.g, tagged) end
   if holder and state ~= 'reserved' then
     report('holder_wrong', id, state .. ', and held by ' .. holder)

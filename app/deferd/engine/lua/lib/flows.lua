@@ -6,7 +6,8 @@
 --            and reserved ones), and reserved ones of those; PAUSED + BLOCKED (a flow of it is blocked); and in a group with
 --            strict order, while it waits, the id of the job that was handed out last and has not ended, nothing for
 --            none. Until that has ended no other one is handed out. An entry exists while there are live jobs, or the
---            group is paused. '' is the group of jobs that have a priority alone
+--            group is paused or blocked. '' is the group of jobs that have a priority alone. MARKED is added to its flags
+--            by a consistency check, and goes away when the entry is written: it has not changed while it is there
 --   flows    HASH flow -> its slot, a number: the positions of its ready jobs in the Ready list are those from
 --            FIRST + slot * WIDTH on. They are below PLAIN_FROM; from there on are those of "0 ". So the first job of the
 --            list tells whether any flow has ready jobs. flows/free ZSET slot -> slot, of those that are free below the
@@ -25,7 +26,7 @@
 FLOWS.FIRST, FLOWS.WIDTH, FLOWS.MOST = -2 ^ 53, 2 ^ 32, 2 ^ 21 - 2 ^ 11
 FLOWS.PLAIN_FROM = FLOWS.FIRST + FLOWS.MOST * FLOWS.WIDTH
 FLOWS.BAND, FLOWS.COST, FLOWS.NEVER, FLOWS.ALL = 2 ^ 49, 2 ^ 14, 2 ^ 53, '*'
-FLOWS.PAUSED, FLOWS.BLOCKED = 1, 2
+FLOWS.PAUSED, FLOWS.BLOCKED, FLOWS.MARKED = 1, 2, 4
 FLOWS.PLAIN = '0 '
 FLOWS.MOST_LOOKED_AT = 100  -- flows in one search for the next job
 FLOWS.MOST_BYTES = 1024 * 1024
@@ -34,6 +35,12 @@ FLOWS.TRY_AGAIN_MS = 1000
 -- Whether the topic has jobs with a group or a priority, or such that are limited.
 function FLOWS.exist()
   return FLOWS.states ~= nil or redis.call('EXISTS', topic_key('groups'), topic_key('limited')) > 0
+end
+
+-- Scripts call this before their first write: it fails for a key of the wrong type, and then nothing may be half done.
+function FLOWS.check_types()
+  for _, name in ipairs({ 'groups', 'flows', 'turns/newest' }) do redis.call('HLEN', topic_key(name)) end
+  for _, name in ipairs({ 'turns', 'flows/free', 'limited' }) do redis.call('ZCARD', topic_key(name)) end
 end
 
 -- The flow of a job by the extra of its record.
@@ -70,7 +77,8 @@ function FLOWS.read(group)
   if not state then
     local entry = redis.call('HGET', topic_key('groups'), group)
     local live, reserved, flags, hold = string.match(entry or '', '^(%d+) (%d+) (%d) ?(.*)$')
-    state = { live = tonumber(live) or 0, reserved = tonumber(reserved) or 0, flags = tonumber(flags) or 0, hold = hold or '' }
+    flags = (tonumber(flags) or 0) % FLOWS.MARKED
+    state = { live = tonumber(live) or 0, reserved = tonumber(reserved) or 0, flags = flags, hold = hold or '' }
     FLOWS.states[group] = state
   end
   return state
@@ -82,7 +90,7 @@ function FLOWS.write(state) state.is_changed = true end
 function FLOWS.store()
   local stored, gone = {}, {}
   for group, state in pairs(FLOWS.states) do
-    if state.is_changed and state.live <= 0 and state.flags % 2 == 0 then
+    if state.is_changed and state.live <= 0 and state.flags == 0 then
       gone[#gone + 1] = group
     elseif state.is_changed then
       local numbers = string.format('%.0f %.0f %d ', math.max(state.live, 0), math.max(state.reserved, 0), state.flags)
@@ -456,17 +464,41 @@ function FLOWS.has_room(limits, of_topic)
   return not limits.r or RATE.window(of_topic .. 'rate/', limits.r, now_ms(), true).total < limits.r.c
 end
 
+-- The last time in `limited`, if that is later than it can be: it is from before the clock was set back. Else nil.
+function FLOWS.too_late(settings, now)
+  local before_never = string.format('(%.0f', FLOWS.NEVER)
+  local found = redis.call('ZRANGE', topic_key('limited'), before_never, now, 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')
+  local last = tonumber(found[2] or now)
+  if last == now then return nil end
+  local limits, longest = settings.li or {}, 0
+  local function look_at(each)
+    if each and each.r then longest = math.max(longest, each.r.p + RATE.bucket_ms(each.r)) end
+  end
+  look_at(limits)
+  look_at(limits.g)
+  for _, own in pairs(limits.s or {}) do look_at(own) end
+  return last > now + longest and last or nil
+end
+
 -- A pop found nothing but what limits hold back: note that, so that it is woken when there is something.
-function FLOWS.wait(room_at)
+function FLOWS.wait(settings, room_at, now)
   redis.call('ZADD', topic_key('limited'), room_at or FLOWS.NEVER, '')
   if room_at then schedule(room_at) end
+  if FLOWS.too_late(settings, now) then schedule(now) end
 end
 
 -- The timer's part: let groups whose rate has room again take turns, and all after a change of the limits. Returns when
 -- there is more to do, infinite for never. Bound: `most` of each.
 function FLOWS.visit(now, most)
   local limited = topic_key('limited')
-  for _, group in ipairs(redis.call('ZRANGE', limited, '-inf', now, 'BYSCORE', 'LIMIT', 0, most)) do
+  local ended = redis.call('ZRANGE', limited, '-inf', now, 'BYSCORE', 'LIMIT', 0, most)
+  local too_late = redis.call('EXISTS', limited) == 1 and FLOWS.too_late(stored_settings(), now)
+  if too_late then
+    for _, group in ipairs(redis.call('ZRANGE', limited, too_late, '(' .. now, 'BYSCORE', 'REV', 'LIMIT', 0, most)) do
+      ended[#ended + 1] = group
+    end
+  end
+  for _, group in ipairs(ended) do
     if group == FLOWS.ALL then
       FLOWS.look_again_at_some(most)
       FLOWS.wake_limited()

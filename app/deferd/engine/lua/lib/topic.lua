@@ -91,7 +91,8 @@ end
 local FEW_IDS = 8
 
 -- Forget the consumers and requests of deliveries that end; `are_over`: the jobs end, too. Returns what REQUESTS had for
--- each, false for nothing; no values if it was empty. Bound: the ids, at most 1000.
+-- each, false for nothing; no values if it was empty. Scripts call it before the jobs leave their lists: it fails for a key
+-- of FLOWS that is of the wrong type. Bound: the ids, at most 1000.
 local function forget_holders(ids, are_over)
   local are_few = #ids <= FEW_IDS
   if are_few or redis.call('EXISTS', HOLDERS) == 1 then redis.call('HDEL', HOLDERS, unpack(ids)) end

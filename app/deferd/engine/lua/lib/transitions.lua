@@ -196,18 +196,18 @@ local TOMBSTONE_MS = 60000
 -- too, or, with `keep_follow_up`, takes its place, but not before the end of its lease: the holder may still be at
 -- work. With `why`, '' or a word, this is noted as an event.
 local function remove_job(id, state, score, now, keep_follow_up, why)
+  local has_more = any_has_more()
+  if state == 'reserved' then forget_holders({ id }) end
+  if has_more and state ~= 'dead' and state ~= 'finished' then FLOWS.left_raw(id, redis.call('HGET', POOL, id)) end
   redis.call('ZREM', set_of(state), id)
   if why then note_event('X', id, state, why) end
   if state == 'reserved' then
     local nonce, attempts = read_nonce_and_attempts(redis.call('HGET', POOL, id))
     local until_ms = math.max(score, now) + TOMBSTONE_MS
-    forget_holders({ id })
     redis.call('ZADD', CANCELLED, until_ms, id, until_ms, string.format('%s %.0f %d', id, nonce, attempts + 1))
     schedule(until_ms)
     tell_pushers(id)
   end
-  local has_more = any_has_more()
-  if has_more and state ~= 'dead' and state ~= 'finished' then FLOWS.left_raw(id, redis.call('HGET', POOL, id)) end
   redis.call('HDEL', POOL, id)
   if state == 'finished' then redis.call('ZREM', TAKEN, id) else tally('cancelled', 1) end
   if not has_more then return end
