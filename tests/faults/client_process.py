@@ -1,4 +1,7 @@
-"""A client process: `python -m tests.faults.client_process FILE SEED BEGAN_S URL...`. Ends at SIGTERM."""
+"""A client process: `python -m tests.faults.client_process FILE SEED BEGAN_S GROUPS URL...`. Ends at SIGTERM.
+
+GROUPS is empty when the services do not know groups and priorities.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,11 @@ SET_PAUSE_S = 0.1
 INTERFERE_PAUSE_S = 0.04
 
 
-async def work(file: str, seed: str, began_s: str, *urls: str) -> None:
+async def work(file: str, seed: str, began_s: str, groups: str, *urls: str) -> None:
     """Run all clients of this process until SIGTERM."""
     name = Path(file).stem
-    clients = Clients(name, f"{seed} {name}", float(began_s), urls, Recorder(Path(file)))
+    recorder = Recorder(Path(file))
+    clients = Clients(name, f"{seed} {name}", float(began_s), urls, recorder, has_groups=bool(groups))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, clients.stopping.set)
     async with asyncio.TaskGroup() as tasks:
         for _ in range(PRODUCERS):

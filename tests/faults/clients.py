@@ -33,14 +33,18 @@ from deferd.contract.errors import (
 from deferd.contract.model import JobState
 from deferd.contract.operations.jobs import FinishResult, PutResult, Released
 from tests.faults.drawn_puts import (
+    ABANDONED,
     BACKOFF_MS,
+    BURST,
     COLLECTING,
     DELAYS_MS,
     FOLLOWED,
+    MAIN_TOPICS,
     PATTERNS,
     PUSHED_TOPICS,
     TOPICS,
     WORKER_TOPIC,
+    DrawnPut,
     DrawnPuts,
     tag_of,
 )
@@ -57,6 +61,7 @@ _GIVEN_UP = "nothing was received for"
 """In the error of the client library at the instant from which on its request does nothing."""
 PAUSE_AFTER_ERROR_S = 0.25
 PAUSE_WHEN_EMPTY_S = 0.1
+FINISH_PAUSE_S = 0.05
 _CODES = {
     JobExists.code: "exists",
     JobReserved.code: "held",
@@ -79,13 +84,16 @@ _REFUSALS: dict[type[DeferdError], str] = {
 class Clients:
     """The clients of one process. `began_s` is the start of the run, the same in all of its processes.
 
-    `urls` are those of the API and, with the scheme redis, of the Redis protocol.
+    `urls` are those of the API and, with the scheme redis, of the Redis protocol. `has_groups`: the services know
+    groups and priorities.
     """
 
-    def __init__(self, name: str, seed: str, began_s: float, urls: Iterable[str], recorder: Recorder) -> None:
+    def __init__(
+        self, name: str, seed: str, began_s: float, urls: Iterable[str], recorder: Recorder, *, has_groups: bool
+    ) -> None:
         self._name = name
         self._chance = random.Random(seed)
-        self._puts = DrawnPuts(name, self._chance, began_s)
+        self._puts = DrawnPuts(name, self._chance, began_s, has_groups=has_groups)
         listed = list(urls)
         self._clients = [AsyncClient(url, retry_for=0, timeout=RESPONSE_S) for url in listed if url.startswith("http")]
         resp_urls = [url for url in listed if not url.startswith("http")]
@@ -115,9 +123,10 @@ class Clients:
         number: int,
         call: Awaitable[Any],
         facts: Callable[[Any], dict[str, Any]],
+        wait_s: float = 0,
     ) -> Any:
         """Wait for a call and record how it ended. Returns its result, or None when it failed."""
-        [result] = await self._record_all([number], call, lambda result: [(result, facts(result))])
+        [result] = await self._record_all([number], call, lambda result: [(result, facts(result))], wait_s=wait_s)
         return result
 
     async def _record_all(
@@ -126,13 +135,14 @@ class Clients:
         call: Awaitable[Any],
         facts: Callable[[Any], Sequence[tuple[Any, dict[str, Any]]]],
         refused: Callable[[DeferdError], Sequence[str]] | None = None,
+        wait_s: float = 0,
     ) -> Sequence[Any]:
         """The same for a call that stands for several operations; the result of each.
 
-        `refused` gives the outcome of each for an error; without it they are the same.
+        `refused` gives the outcome of each for an error; without it they are the same. A pop may take `wait_s` longer.
         """
         try:
-            async with asyncio.timeout(2 * RESPONSE_S):  # some calls may take longer than one response
+            async with asyncio.timeout(2 * RESPONSE_S + wait_s):  # some calls may take longer than one response
                 results = facts(await call)
         except Unreachable:
             ends: dict[str, Any] = {"outcome": NOT_SENT}
@@ -166,9 +176,10 @@ class Clients:
         """Put jobs, one by one and in batches, until `stopping` is set."""
         while not self.stopping.is_set():
             if self._chance.random() < 0.1:
-                await self._put_batch(self._chance.choice(TOPICS))
+                topic = self._chance.choice(TOPICS)
+                await self._put_batch(topic, [self._puts.draw(topic) for _ in range(4)])
             else:
-                await self._put(self._chance.choice((*TOPICS, *TOPICS, WORKER_TOPIC, *PUSHED_TOPICS)))
+                await self._put(self._chance.choice((*MAIN_TOPICS, *TOPICS, WORKER_TOPIC, *PUSHED_TOPICS)))
             await asyncio.sleep(self._chance.expovariate(1 / pause_s))
 
     async def _put(self, topic: str) -> None:
@@ -192,8 +203,8 @@ class Clients:
         while await self._sets.take():
             pass
 
-    async def _put_batch(self, topic: str) -> None:
-        drawn = {job: (terms, known) for job, terms, known in (self._puts.draw(topic) for _ in range(4))}
+    async def _put_batch(self, topic: str, puts: Iterable[DrawnPut]) -> None:
+        drawn = {job: (terms, known) for job, terms, known in puts}
         numbers = [self._recorder.begin("put", topic, job, **known) for job, (_, known) in drawn.items()]
         jobs = [{"topic": topic, "id": job, "body": known["tag"], **terms} for job, (terms, known) in drawn.items()]
 
@@ -213,7 +224,7 @@ class Clients:
     async def interfere(self, pause_s: float) -> None:
         """Cancel, reschedule, redrive, get and finish jobs in any state, until `stopping` is set."""
         while not self.stopping.is_set():
-            topic, job = self._chance.choice((*TOPICS, *TOPICS, *PUSHED_TOPICS)), self._puts.job_id()
+            topic, job = self._chance.choice((*MAIN_TOPICS, *TOPICS, *PUSHED_TOPICS)), self._puts.job_id()
             what = self._chance.random()
             if what < 0.02:
                 await self._sweep(self._chance.choice(TOPICS))
@@ -232,12 +243,13 @@ class Clients:
     async def _change(self, topic: str, job: str, delay_ms: int) -> None:
         by = self._chance.choice(("", "", "ids", "tag"))
         client, via = self._any_client() if not by else (None, {})
-        number = self._recorder.begin("change", topic, job, delay_ms=delay_ms, by=by, **via)
+        flow = self._puts.draw_flow(topic) if not by and self._chance.random() < 0.5 else {}
+        number = self._recorder.begin("change", topic, job, delay_ms=delay_ms, by=by, **flow, **via)
         if client is None:
             many = self._client().reschedule_all(**_selector(topic, job, by), delay=delay_ms / 1000)
             await self._record(number, many, lambda done: {"outcome": _outcome_of_reschedule(done)})
             return
-        call = client.change(topic, job, delay=delay_ms / 1000)
+        call = client.change(topic, job, delay=delay_ms / 1000, **flow)
         await self._record(number, call, lambda now: _changed(now, delay_ms))
 
     async def _sweep(self, topic: str) -> None:
@@ -289,12 +301,24 @@ class Clients:
             if not jobs:
                 await asyncio.sleep(PAUSE_WHEN_EMPTY_S)
 
-    async def finish_remaining(self, topic: str) -> int:
-        """Pop once and finish all jobs; returns how many."""
-        jobs = await self._pop(topic, count=100, wait_s=0.2)
-        for job in jobs:
-            await self._finish(job)
-        return len(jobs)
+    async def put_burst(self, topic: str) -> None:
+        """Put jobs of one group, all ready at once, for `finish_remaining`."""
+        await self._put_batch(topic, [self._puts.of_burst(topic, number) for number in range(BURST)])
+
+    async def finish_remaining(self, topic: str, wait_s: float) -> None:
+        """Finish all jobs, each a moment after its delivery, while the next pop waits, until this is cancelled.
+
+        The first delivery of some of a burst is not finished.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                for job in await self._pop(topic, count=100, wait_s=wait_s):
+                    if job.attempt > 1 or job.id not in ABANDONED:
+                        tasks.create_task(self._finish_soon(job))
+
+    async def _finish_soon(self, job: Delivery) -> None:
+        await asyncio.sleep(FINISH_PAUSE_S)
+        await self._finish(job)
 
     async def _pop(self, *topics: str, count: int, wait_s: float) -> Sequence[Delivery]:
         """Pop, and repeat the request by its id without a response, up to three times in all.
@@ -305,11 +329,14 @@ class Clients:
         self._requests += 1
         request = f"{self._name}-{self._requests}"
         for _ in range(3):
-            client, via = self._any_client()
+            client, via = self._any_client() if wait_s < RESPONSE_S else (self._client(), {})
             number = self._recorder.begin("pop", ",".join(topics), request=request, count=count, **via)
             call = client.pop(popped, count=count, wait=wait_s, request_id=request, consumer=self._name)
             jobs: list[Delivery] | None = await self._record(
-                number, call, lambda popped: {"outcome": "jobs", "jobs": [delivery_facts(job) for job in popped]}
+                number,
+                call,
+                lambda popped: {"outcome": "jobs", "jobs": [delivery_facts(job) for job in popped]},
+                wait_s,
             )
             if jobs is not None:
                 return jobs
@@ -330,8 +357,11 @@ class Clients:
                 await self._finish(job)
         elif what < 0.8:
             await self._release(job) if what < 0.75 else await self._snooze(job)
-            if self._chance.random() < 0.3:  # the receipt is stale by now
+            then = self._chance.random()
+            if then < 0.3:  # the receipt is stale by now
                 await self._finish(self._chance.choice((job, JobRef(job.topic, job.id))))
+            elif then < 0.6:  # in a group with strict order it keeps its place, unless it moves to another group
+                await self._change(job.topic, job.id, self._chance.choice(DELAYS_MS))
         elif what < 0.85:
             await self._touch_or_bury("bury", job)
             if self._chance.random() < 0.6:

@@ -24,6 +24,7 @@ import httpx
 from deferd.contract.scopes import Scope
 from tests.acceptance.api.keyed_service import KeysFile
 from tests.acceptance.service_process import ServiceProcess
+from tests.faults.flow_control import set_limits
 from tests.faults.job_state import DEAD_RETENTION_MS
 from tests.faults.orphans import no_orphans
 from tests.faults.push_targets import PushTargets
@@ -140,6 +141,11 @@ class Deployment:
     shelf: FaultyShelf | None = None
     clients: list[RecordingProcess] = field(init=False)
     worker: RecordingProcess = field(init=False)
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether jobs have groups and priorities, and topics limits: those the previous release does not know."""
+        return self.previous is None
 
     @property
     def urls(self) -> list[str]:
@@ -296,9 +302,12 @@ def deployed(
             previous,
             shelf,
         )
+        if deployment.has_groups:
+            set_limits(services[0].url)
         began_s, urls = str(time.monotonic()), (*deployment.urls, *deployment.resp_urls)
+        arguments = (str(seed), began_s, "groups" if deployment.has_groups else "", *urls)
         deployment.clients = [
-            RecordingProcess("tests.faults.client_process", folder, f"clients-{number}", str(seed), began_s, *urls)
+            RecordingProcess("tests.faults.client_process", folder, f"clients-{number}", *arguments)
             for number in range(CLIENT_PROCESSES)
         ]
         deployment.worker = RecordingProcess("tests.faults.worker_process", folder, "worker", *deployment.urls)

@@ -8,17 +8,19 @@ from datetime import UTC, datetime
 from typing import Any
 
 from deferd.engine.openings import spread_of
+from tests.faults.flow_control import FAIR_TOPIC, GROUPS, LIMITED_TOPIC, LIMITS, RATED_TOPIC, STRICT_TOPIC
 
-TOPICS = ("faults.a", "faults.b", "faults.c")
-SPREAD_TOPIC = TOPICS[-1]
+SPREAD_TOPIC = "faults.c"
 """It has partitions: two, and from the middle of a run on four."""
+MAIN_TOPICS = (FAIR_TOPIC, "faults.b", SPREAD_TOPIC)
+TOPICS = (*MAIN_TOPICS, LIMITED_TOPIC, STRICT_TOPIC, RATED_TOPIC)
 WORKER_TOPIC = "faults.worker"
 FAST_TOPIC, MIXED_TOPIC, BATCH_TOPIC, HANGING_TOPIC = (
     f"faults.push.{name}" for name in ("fast", "mixed", "batch", "hanging")
 )
 PUSHED_TOPICS = (FAST_TOPIC, MIXED_TOPIC, BATCH_TOPIC, HANGING_TOPIC)
 """Topics that are pushed, by how their targets behave; see `push_targets`."""
-PATTERNS = ("*s.a", "*s.b", "*.c")
+PATTERNS = ("*s.a", "*s.b", "*.c", "*.limited", "*.strict", "*.rated")
 """They match TOPICS together."""
 IDS_A_SECOND = 6
 """Each second has new ids, each of which gets a few puts and cancels."""
@@ -37,6 +39,13 @@ COLLECTING = "-0"
 """Ends the ids to which most puts append."""
 FOLLOWED = "-1"
 """Ends the ids whose puts mostly wait for a holder, or replace the job."""
+BURST = 8
+"""Jobs of one group that are put at the end of a run."""
+ABANDONED = ("burst-0", "burst-1")
+"""Those whose first delivery is never finished."""
+
+DrawnPut = tuple[str, dict[str, Any], dict[str, Any]]
+"""A job's id, its options for the client, and the same for the history."""
 
 
 def tag_of(job: str) -> str:
@@ -45,12 +54,16 @@ def tag_of(job: str) -> str:
 
 
 class DrawnPuts:
-    """The puts of one process. `began_s` is the start of the run, the same in all of its processes."""
+    """The puts of one process. `began_s` is the start of the run, the same in all of its processes.
 
-    def __init__(self, name: str, chance: random.Random, began_s: float) -> None:
+    `has_groups`: the services know groups and priorities.
+    """
+
+    def __init__(self, name: str, chance: random.Random, began_s: float, *, has_groups: bool) -> None:
         self._name = name
         self._chance = chance
         self._began_s = began_s
+        self._has_groups = has_groups
         self._drawn = 0
 
     def job_id(self) -> str:
@@ -58,8 +71,14 @@ class DrawnPuts:
         number = self._chance.choice((0, 0, 0, 1, 1, 1, *range(2, IDS_A_SECOND)))  # puts must meet to collapse
         return f"{max(second, 0)}-{number}"
 
-    def draw(self, topic: str, *, collapses: bool = True) -> tuple[str, dict[str, Any], dict[str, Any]]:
-        """A job's id, its options for the client, and the same for the history."""
+    def of_burst(self, topic: str, number: int) -> DrawnPut:
+        """A job of the first group that is ready at once."""
+        flow = {"group": GROUPS[0]} if topic in LIMITS and self._has_groups else {}
+        known = {"tag": f"{self._name}/burst-{number}", "ttr_ms": TTRS_MS[0]}
+        return f"burst-{number}", {"ttr": TTRS_MS[0] / 1000, **flow}, known
+
+    def draw(self, topic: str, *, collapses: bool = True) -> DrawnPut:
+        """Any job."""
         self._drawn += 1
         delay_ms, ttr_ms = self._chance.choice(DELAYS_MS), self._chance.choice(TTRS_MS)
         terms: dict[str, Any] = {"ttr": ttr_ms / 1000}
@@ -84,9 +103,20 @@ class DrawnPuts:
             self._spread(job, terms, known)
         if topic in TOPICS:
             self._draw_id_terms(job, terms, known)
+            terms |= self.draw_flow(topic)
             if collapses:
                 self._draw_collapsing_terms(job, terms, known)
         return job, terms, known
+
+    def draw_flow(self, topic: str) -> dict[str, Any]:
+        """The group and priority of a job, in topics that have them; most jobs have neither or one of them."""
+        flow: dict[str, Any] = {}
+        if topic in LIMITS and self._has_groups:
+            if self._chance.random() < 0.7:
+                flow["group"] = self._chance.choice(GROUPS)
+            if self._chance.random() < 0.3:
+                flow["priority"] = self._chance.choice((1, 5, 9))
+        return flow
 
     def _draw_limits(self, terms: dict[str, Any], known: dict[str, Any]) -> None:
         """When the job dies at the latest, how long an attempt may run, and how long a dead job is kept."""

@@ -61,6 +61,7 @@ class Operation:
     A collection has the tags of all its puts; `items` is how many it has after an append. `follows`: the put waits for
     the job's holder; `only_live`: dead and finished jobs are not in its way. `chain` names a finish and the put in the
     same step. `end_s` is None without a response; the outcome may be known all the same, as a delivery proves its put.
+    `group` is that of a delivered job, or the one to which a change moves it.
     `given_up_s`: when a call without a response was given up, by the service with a 503 or by the client. It is not
     executed any more.
     """
@@ -100,6 +101,7 @@ class Operation:
     follows: bool = False
     only_live: bool = False
     keeps_follow_up: bool = False
+    group: str = ""
     given_up_s: float | None = None
 
     @property

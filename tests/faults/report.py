@@ -65,6 +65,8 @@ def _lines(outcome: Outcome) -> Iterator[str]:
     yield f"{members.unknown:6}  of them finished by an SPOP whose reply was lost"
     if outcome.batches_to_shelf:
         yield f"{outcome.batches_to_shelf:6}  batches of jobs went to the shelf"
+    flows = outcome.flow_control
+    yield from flows.usage()
     yield ""
     broken = outcome.broken
     for count, what in (
@@ -79,6 +81,9 @@ def _lines(outcome: Outcome) -> Iterator[str]:
         (len(broken.lost_items), "acknowledged items that the delivery of their collection lacks"),
         (len(broken.put_while_taken), "jobs put while `unique_for` kept the id taken"),
         (len(broken.late), "puts carried out after they had been given up"),
+        (len(flows.over_in_flight), "deliveries beyond `max_in_flight`"),
+        (len(flows.over_rate), "deliveries beyond a rate"),
+        (len(flows.out_of_order), "jobs whose place in a group with strict order others took"),
         (len(outcome.wrong_responses), "internal errors, and puts acknowledged below fsync"),
         (
             len(outcome.wrong_pushes),
@@ -105,7 +110,9 @@ def _lines(outcome: Outcome) -> Iterator[str]:
 
 def _findings(outcome: Outcome) -> tuple[list[str], ...]:
     """What must be empty beside the broken promises."""
-    return outcome.wrong_responses, outcome.wrong_pushes, *outcome.members.broken
+    flows = outcome.flow_control
+    of_flows = flows.over_in_flight, flows.over_rate, flows.out_of_order
+    return outcome.wrong_responses, outcome.wrong_pushes, *outcome.members.broken, *of_flows
 
 
 def _named(kinds: Iterable[FaultKind]) -> str:

@@ -60,6 +60,8 @@ _WORDS = {
     "on_conflict": "ONCONFLICT",
     "conflict_with": "CONFLICTWITH",
     "if_reserved": "IFRESERVED",
+    "group": "GROUP",
+    "priority": "PRIORITY",
 }
 
 
@@ -177,9 +179,10 @@ class RespClient:
         """Cancel a job."""
         return convert(await self._execute("DEFERD.CANCEL", topic, job, "FOLLOWUP", follow_up), Cancelled)
 
-    async def change(self, topic: str, job: str, *, delay: float) -> Job:
-        """Reschedule a job."""
-        return _job(await self._execute("DEFERD.CHANGE", topic, job, "DELAY", round(delay * 1000), "JSON"), Job)
+    async def change(self, topic: str, job: str, *, delay: float, **flow: Any) -> Job:
+        """Reschedule a job; `flow` is its new group or priority."""
+        words = [word for name, value in flow.items() for word in (_WORDS[name], value)]
+        return _job(await self._execute("DEFERD.CHANGE", topic, job, "DELAY", round(delay * 1000), *words, "JSON"), Job)
 
     async def get(self, topic: str, job: str) -> Job:
         """Get a job."""

@@ -30,6 +30,7 @@ def delivery_facts(job: Delivery) -> dict[str, Any]:
         "attempt": job.attempt,
         "receipt": job.receipt,
         "lease_end_ms": lease_end_ms,
+        "group": job.group or "",
         "created_ms": ms(job.created_at),
         # How long a lease is that ends at the deadline, the response does not show.
         "at_ms": None if job.reserved_until == job.deadline_at else lease_end_ms - _lease_ms(job),

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from deferd import AsyncClient
 from deferd.engine.partitions import names_of
@@ -18,6 +18,7 @@ from tests.acceptance.service_process import ServiceProcess
 from tests.faults.clients import Clients
 from tests.faults.deployment import Deployment, FaultyStore, RecordingProcess, clock_error_h, deployed
 from tests.faults.drawn_puts import PUSHED_TOPICS, SPREAD_TOPIC, TOPICS, WORKER_TOPIC
+from tests.faults.flow_control import LIMITS, FlowControl, check_limits
 from tests.faults.history import History, Operation, Recorder, read_history
 from tests.faults.injection import FaultNotInjected, inject
 from tests.faults.linearizability import StoreClock, check_job
@@ -94,6 +95,7 @@ class Outcome:
     undecided: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     broken: Broken = field(default_factory=Broken)
+    flow_control: FlowControl = field(default_factory=FlowControl)
     wrong_responses: list[str] = field(default_factory=list)
     members: Members = field(default_factory=Members)
     pushes: Counter[Behaviour] = field(default_factory=Counter)
@@ -221,7 +223,9 @@ async def _run(
         outcome.wrong_pushes = targets.wrong
     clock = StoreClock((offset_ms + offset_before_ms) / 2, half_trip_ms + abs(offset_ms - offset_before_ms))
     outcome.uncertainty_ms = clock.uncertainty_ms
-    await asyncio.to_thread(_check, outcome, read_history(files), contents, read_s, clock)
+    await asyncio.to_thread(
+        _check, outcome, read_history(files), contents, read_s, clock, limits=LIMITS if previous is None else {}
+    )
     outcome.took_s = time.monotonic() - began_s
 
 
@@ -284,18 +288,33 @@ async def _wait_for_recovery(deployment: Deployment, progress: Progress, when: s
 
 
 async def _drain(deployment: Deployment, seed: int, began_s: float) -> Path:
-    """Finish all remaining jobs, except the worker's own and pushed ones; return the file with the history of this."""
+    """Finish all remaining jobs, except the worker's own and pushed ones; return the file with the history of this.
+
+    One pop of each topic waits all the time. When nothing is left, each topic gets a burst of jobs, which limits hold
+    back: the pop must be woken whenever there is room.
+    """
     file = deployment.folder / "drain.jsonl"
     urls = (*deployment.urls, *deployment.resp_urls)
-    clients = Clients("drain", str(seed), began_s, urls, Recorder(file))
-    end_s = time.monotonic() + DRAIN_S
-    while time.monotonic() < end_s:
-        await asyncio.gather(*map(clients.finish_remaining, TOPICS), clients.take_remaining())
-        contents, _ = await asyncio.to_thread(_read_store, deployment.store)
-        if not any(of_topic.pool for of_topic in contents.values()):
-            break
+    clients = Clients("drain", str(seed), began_s, urls, Recorder(file), has_groups=deployment.has_groups)
+    async with asyncio.TaskGroup() as tasks:
+        waiting = [tasks.create_task(clients.finish_remaining(topic, DRAIN_S)) for topic in TOPICS]
+        if await _is_empty_in_time(deployment, clients):
+            await asyncio.gather(*map(clients.put_burst, TOPICS))
+            await _is_empty_in_time(deployment, clients)
+        for task in waiting:
+            task.cancel()
     await clients.close()
     return file
+
+
+async def _is_empty_in_time(deployment: Deployment, clients: Clients) -> bool:
+    end_s = time.monotonic() + DRAIN_S
+    while time.monotonic() < end_s:
+        await clients.take_remaining()
+        contents, _ = await asyncio.to_thread(_read_store, deployment.store)
+        if not any(of_topic.pool for of_topic in contents.values()):
+            return True
+    return False
 
 
 async def _audit(topic: str | None, deployment: Deployment, outcome: Outcome) -> None:
@@ -332,7 +351,13 @@ def _clock_offset(store: FaultyStore) -> tuple[float, float]:
 
 
 def _check(
-    outcome: Outcome, history: History, contents: dict[str, Contents], read_s: tuple[float, float], clock: StoreClock
+    outcome: Outcome,
+    history: History,
+    contents: dict[str, Contents],
+    read_s: tuple[float, float],
+    clock: StoreClock,
+    *,
+    limits: Mapping[str, Any],
 ) -> None:
     outcome.left = sum(len(of_topic.pool) for of_topic in contents.values())
     for (topic, job), operations in history.of_job.items():
@@ -341,6 +366,7 @@ def _check(
     outcome.operations = count_outcomes(history)
     outcome.verbs = count_verbs(history)
     outcome.broken = broken_promises(history, clock)
+    outcome.flow_control = check_limits(history, clock, limits)
     outcome.wrong_responses = wrong_responses(history)
     outcome.members = check_members(history.lines, contents[SET_TOPIC], clock)
     outcome.audit += [error for topic in JOB_TOPICS for error in check_store_contents(topic, contents[topic], history)]
