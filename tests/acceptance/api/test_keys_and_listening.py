@@ -112,9 +112,8 @@ def test_keys_that_are_missing_are_refused_at_the_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_changed_file_applies_without_a_restart(tmp_path: Path, workers: int) -> None:
-    keys = keys_of_every_kind(tmp_path / "keys.toml")
+def test_a_changed_file_applies_without_a_restart(tmp_path: Path) -> None:
+    keys, workers = keys_of_every_kind(tmp_path / "keys.toml"), 2
     flags = ("--keys-file", str(keys.path), "--workers", str(workers))
     with running_service(*flags, data_dir=tmp_path) as service:
 

@@ -179,13 +179,10 @@ class Moving:
             thread.join(WAIT_S)
 
 
-@pytest.mark.parametrize("flags", [(), pytest.param(("--no-verify",), marks=pytest.mark.slow)])
-def test_a_backup_has_each_acknowledged_job_once_while_jobs_move(
-    folder: Path, shell: Shell, tmp_path: Path, flags: tuple[str, ...]
-) -> None:
+def test_a_backup_has_each_acknowledged_job_once_while_jobs_move(folder: Path, shell: Shell, tmp_path: Path) -> None:
     acknowledged: list[list[Place]] = []
     with running_service(*SHELVING, data_dir=tmp_path / "service") as service, Moving(service.url) as moving:
-        for number in range(3):
+        for number, flags in enumerate([(), ("--no-verify",), ()]):
             wait_until(has_moved_both_ways(service), WAIT_S, "jobs move in both ways")
             acknowledged.append(list(moving.acknowledged))
             made = shell.json("backup", str(folder / str(number)), *text_of(service.data_dir), *flags)[0]

@@ -208,8 +208,8 @@ async def test_finishes_and_their_errors_are_those_of_single_ones(
         await single.finish(held["gone"])
         await single.bury(held["buried"])
         await single.release(held["released"], delay=60)
-        await single.release(held["stale"])
-        await single.pop(one, wait=5)
+        await single.release(held["stale"], delay=0)
+        assert [job.id for job in await single.pop(one, wait=5)] == ["stale"]
         await single.finish(held["again"])
         return held
 

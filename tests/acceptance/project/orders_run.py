@@ -13,6 +13,7 @@ import random
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -68,8 +69,11 @@ async def close_orders(client: httpx.AsyncClient, topic: str, name: str, closed:
         assert all(result["status"] == 200 for result in results), results
 
 
-async def run(base_url: str, topic: str) -> str:
-    """Do the run; returns the report. Raises AssertionError when the counts do not add up."""
+async def run(base_url: str, topic: str, pass_time: Callable[[float], None] = lambda _: None) -> str:
+    """Do the run; returns the report. Raises AssertionError when the counts do not add up.
+
+    Once the consumers wait, `pass_time` may move the clock of the service by so many seconds.
+    """
     closed: list[tuple[str, str]] = []
     began = time.monotonic()
     async with httpx.AsyncClient(base_url=base_url, timeout=30, verify=NO_TLS) as client:
@@ -79,6 +83,7 @@ async def run(base_url: str, topic: str) -> str:
         async with asyncio.TaskGroup() as group:
             for name in ("closer-1", "closer-2"):
                 group.create_task(close_orders(client, topic, name, closed))
+            await asyncio.to_thread(pass_time, DELAY_S)
         left = (await client.get(f"/topics/{topic}")).json()["counts"]
     ids = [job_id for job_id, _ in closed]
     by_consumer = Counter(name for _, name in closed)

@@ -221,4 +221,4 @@ def test_the_tests_of_the_testing_page_pass(deferd_service: ServiceForTests) -> 
 
 @pytest.mark.slow
 async def test_a_thousand_orders_add_up(service: ServiceForTests, topic: str) -> None:
-    assert "250 + 750 = 1000" in await run(service.url, topic)
+    assert "250 + 750 = 1000" in await run(service.url, topic, lambda delay_s: service.clock.advance(seconds=delay_s))

@@ -119,8 +119,9 @@ async def test_requests_sent_ahead_get_their_responses_in_order(service: Service
 
 
 @pytest.mark.slow
-async def test_each_call_in_a_failed_store_call_gets_503(service: ServiceProcess, topic: str) -> None:
+async def test_each_call_in_a_failed_store_call_gets_503(tmp_path: Path, topic: str) -> None:
     async with AsyncExitStack() as stack:
+        service = stack.enter_context(running_service("--store-timeout", "1", data_dir=tmp_path))
         wires = [await stack.enter_async_context(usual_client(service)) for _ in range(4)]
         with paused_store(service):
             for number, wire in enumerate(wires):

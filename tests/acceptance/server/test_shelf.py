@@ -89,9 +89,8 @@ def pop_all(calls: httpx.Client, number: int, *, within_s: float) -> list[tuple[
     return popped
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_jobs_on_the_shelf_come_back_when_they_are_due(tmp_path: Path, workers: str) -> None:
-    with shelving(tmp_path, "--workers", workers) as service, calls_of(service) as calls:
+def test_jobs_on_the_shelf_come_back_when_they_are_due(tmp_path: Path) -> None:
+    with shelving(tmp_path, "--workers", "2") as service, calls_of(service) as calls:
         put(calls, JOBS, delay=6)
         wait_for_jobs_on_the_shelf(service, JOBS)
         assert calls.get("/topics/t").json()["counts"]["delayed"] == JOBS
@@ -166,10 +165,9 @@ def test_a_data_directory_may_have_a_long_path(tmp_path: Path) -> None:
         assert not socket.parent.exists()
 
 
-@pytest.mark.slow(seconds=20)
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_jobs_on_the_shelf_outlive_a_killed_service(tmp_path: Path, workers: str) -> None:
-    with shelving(tmp_path, "--workers", workers) as service:
+@pytest.mark.slow(seconds=10)
+def test_jobs_on_the_shelf_outlive_a_killed_service(tmp_path: Path) -> None:
+    with shelving(tmp_path) as service:
         with calls_of(service) as calls:
             put(calls, JOBS, delay=6)
             wait_for_jobs_on_the_shelf(service, JOBS)

@@ -52,16 +52,19 @@ def put_and_pop(client: httpx.Client) -> None:
     assert client.post("/topics/t/pop").json()["jobs"][0]["id"] == "a"
 
 
-@pytest.mark.parametrize(("workers", "redirection"), [("1", "<&-"), ("1", "2>&-"), ("2", "<&- >&- 2>&-")])
-def test_a_service_serves_with_closed_streams(tmp_path: Path, workers: str, redirection: str) -> None:
-    with serving(tmp_path, "--workers", workers, redirection=redirection, stderr=subprocess.DEVNULL) as client:
+@pytest.mark.parametrize("redirection", ["<&-", "2>&-"])
+def test_a_service_serves_with_closed_streams(tmp_path: Path, redirection: str) -> None:
+    with serving(tmp_path, redirection=redirection, stderr=subprocess.DEVNULL) as client:
         put_and_pop(client)
 
 
-def test_a_service_serves_in_a_locale_without_utf_8_from_a_directory_whose_name_is_no_text(tmp_path: Path) -> None:
+def test_processes_serve_without_streams_in_a_locale_without_utf_8_from_a_directory_whose_name_is_no_text(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / os.fsdecode(b"no\xfftext")
     folder.mkdir()
-    with serving(folder, "--workers", "2", env={**os.environ, **C_LOCALE}) as client:
+    everything, options = "<&- >&- 2>&-", {"env": {**os.environ, **C_LOCALE}, "stderr": subprocess.DEVNULL}
+    with serving(folder, "--workers", "2", redirection=everything, **options) as client:
         put_and_pop(client)
 
 

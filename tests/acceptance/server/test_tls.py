@@ -145,9 +145,8 @@ def shown_certificate(service: ServiceProcess, files: TlsFiles) -> bytes | None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path, topic: str, workers: int) -> None:
-    files = TlsFiles(tmp_path / "files")
+def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path, topic: str) -> None:
+    files, workers = TlsFiles(tmp_path / "files"), 2
     with (
         running_service(*files.flags(), "--workers", str(workers), data_dir=tmp_path) as service,
         Client(https(service), tls=files.trust(), retry_for=0) as client,

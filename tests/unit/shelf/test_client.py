@@ -149,9 +149,10 @@ async def test_calls_that_wait_for_a_process_fail_when_the_client_is_closed(
 async def test_a_process_that_does_not_respond_is_not_waited_for(
     server: Server, client: ShelfClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "CALL_S", 0.05)
+    monkeypatch.setitem(ShelfClient._call.__kwdefaults__, "within_s", 0.05)
     with pytest.raises(StoreUnavailable, match="did not respond in time") as caught:
         await client.first_due("t")
+    monkeypatch.undo()
     assert caught.value.timed_out
     server.send(frame(server.received[0][0], True, 7))  # too late
     load = asyncio.create_task(client.load("t", ["a"]))
