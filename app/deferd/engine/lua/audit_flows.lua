@@ -14,8 +14,9 @@ local seen = {}
 -- What is below the highest slot is used or free.
 local function count_free()
   local used, highest = {}, -1
-  for _, slot in ipairs(redis.call('HVALS', flows)) do
-    slot = tonumber(slot)
+  local slots = redis.call('HGETALL', flows)
+  for at = 2, #slots, 2 do
+    local slot = tonumber(slots[at])
     if slot then
       used[slot] = true
       highest = math.max(highest, slot)
@@ -120,7 +121,7 @@ if part == 'same' then
   end
   return { '0', findings, {} }
 end
-local key, command = topic_key(part == 'free' and 'flows/free' or part), part == 'flows' and 'HSCAN' or 'ZSCAN'
-local reply = redis.call(command, key, ARGV[4], 'COUNT', ARGV[5])
+local key = topic_key(part == 'free' and 'flows/free' or part)
+local reply = redis.call(part == 'flows' and 'HSCAN' or 'ZSCAN', key, ARGV[4], 'COUNT', ARGV[5])
 for at = 1, #reply[2], 2 do check[part](reply[2][at], reply[2][at + 1]) end
 return { reply[1], findings, seen }

@@ -32,7 +32,7 @@ function RATE.window(key, rate, now, only_looks)
   local last = newest.before + newest.count
   while newest and newest.first_ms > now do
     later = later + newest.count
-    if only_looks then to = to - 1 else redis.call('RPOP', key) end
+    if only_looks then to = to - 1 else redis.call('LTRIM', key, 0, -2) end
     newest = RATE.bucket_at(key, to)
   end
   if later > 0 then
