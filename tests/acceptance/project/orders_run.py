@@ -69,7 +69,7 @@ async def close_orders(client: httpx.AsyncClient, topic: str, name: str, closed:
         assert all(result["status"] == 200 for result in results), results
 
 
-async def run(base_url: str, topic: str, pass_time: Callable[[float], None] = lambda _: None) -> str:
+async def run(base_url: str, topic: str, pass_time: Callable[[float], object] = lambda _: None) -> str:
     """Do the run; returns the report. Raises AssertionError when the counts do not add up.
 
     Once the consumers wait, `pass_time` may move the clock of the service by so many seconds.

@@ -149,7 +149,9 @@ async def test_calls_that_wait_for_a_process_fail_when_the_client_is_closed(
 async def test_a_process_that_does_not_respond_is_not_waited_for(
     server: Server, client: ShelfClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(ShelfClient._call.__kwdefaults__, "within_s", 0.05)
+    defaults = ShelfClient._call.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "within_s", 0.05)
     with pytest.raises(StoreUnavailable, match="did not respond in time") as caught:
         await client.first_due("t")
     monkeypatch.undo()
