@@ -424,6 +424,7 @@ async def _kill_shelf(fault: Fault, deployment: Deployment) -> None:
     await asyncio.to_thread(shelf.kill)
     await _dead_for_a_while()
     shelf.start()
+    await _until(shelf.serves, "the shelf serves again")  # else the audit that follows may not reach it
 
 
 async def _freeze_shelf(fault: Fault, deployment: Deployment) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -80,6 +81,11 @@ class FaultyShelf:
         """Its process id."""
         assert self._process is not None
         return self._process.pid
+
+    def serves(self) -> bool:
+        """Whether it can be reached."""
+        with socket.socket(socket.AF_UNIX) as tried:
+            return tried.connect_ex(str(self.socket)) == 0
 
     def kill(self) -> None:
         """Send SIGKILL."""
