@@ -212,3 +212,15 @@ async def test_a_group_whose_limited_jobs_were_cancelled_begins_anew(driver: Eng
     await driver.put("a3", group="a")
     await driver.pass_time(11)
     assert await ids(driver) == ["a3"]
+
+
+async def test_a_blocked_group_takes_turns_with_those_that_came_meanwhile(driver: EngineDriver) -> None:
+    await set_limits(driver, s={"a": {"n": 1}})
+    await put_some(driver, [f"a{n}" for n in range(9)], group="a")
+    for _ in range(6):  # it has had more turns than the others will have
+        (taken,) = await driver.pop(2)
+        await finish(driver, taken)
+    (taken,) = await driver.pop(2)
+    await put_some(driver, [f"b{n}" for n in range(4)], group="b")
+    await finish(driver, taken)
+    assert set(await ids(driver, 3)) == {"a7", "b0", "b1"}

@@ -14,7 +14,7 @@
 --   turns    ZSET flow -> when its turn is: -priority * BAND + a virtual time, the lowest is next. A job that is handed out
 --            adds COST / weight. A flow that limits hold back has (priority + 1) * BAND + that time. A flow without ready
 --            jobs stays until its turn comes, so that it gets no further turn before that. turns/newest HASH where a band
---            begins -> the time of the flow that has become busy last; cursor -> of the step after a change of the limits
+--            begins -> FLOWS.newest; cursor -> of the step after a change of the limits
 --   limited  ZSET group -> ms at which its rate has room again, NEVER when something else must happen first. '' is there
 --            while a pop has found nothing that limits do not hold back, and is the time of the topic's rate. ALL is there
 --            after a change of the limits, until all blocked flows have been looked at again
@@ -177,14 +177,17 @@ function FLOWS.keep_place(settings, id, extra)
   return true
 end
 
+-- The time of the flow that has become busy last in the band that begins there, or of a later one that was blocked.
+function FLOWS.newest(begin) return tonumber(redis.call('HGET', topic_key('turns/newest'), begin) or begin) end
+
 -- When a flow that becomes busy has its turn, in the band that begins there: not before `earliest`, if that is given, and
 -- behind all that became busy before, so that none of them waits for ever.
 function FLOWS.time_to_join(begin, earliest)
   local last = string.format('(%.0f', begin + FLOWS.BAND)
   local first = redis.call('ZRANGE', topic_key('turns'), begin, last, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
-  local next_turn = tonumber(first[2] or begin)
+  local newest = FLOWS.newest(begin)
+  local next_turn = tonumber(first[2] or newest)
   if earliest and earliest > next_turn then return earliest end
-  local newest = tonumber(redis.call('HGET', topic_key('turns/newest'), begin) or begin)
   local time = math.min(math.max(next_turn, newest) + 1, next_turn + FLOWS.COST)
   redis.call('HSET', topic_key('turns/newest'), begin, string.format('%.0f', time))
   return time
@@ -352,7 +355,11 @@ end
 
 -- Hold a flow back until its group is unblocked; at `room_at` ms its rate has room again, nil when that is not the reason.
 function FLOWS.block(flow, turn, group, state, room_at)
-  redis.call('ZADD', topic_key('turns'), turn + (2 * tonumber(string.sub(flow, 1, 1)) + 1) * FLOWS.BAND, flow)
+  local priority = tonumber(string.sub(flow, 1, 1))
+  redis.call('ZADD', topic_key('turns'), turn + (2 * priority + 1) * FLOWS.BAND, flow)
+  -- Its band may have no other flow now. Its time goes on, or this one would wait until those that come have caught up.
+  local begin = -priority * FLOWS.BAND
+  if turn > FLOWS.newest(begin) then redis.call('HSET', topic_key('turns/newest'), begin, string.format('%.0f', turn)) end
   redis.call('ZADD', topic_key('limited'), room_at or FLOWS.NEVER, group)
   if room_at then schedule(room_at) end
   if state.flags < FLOWS.BLOCKED then state.flags = state.flags + FLOWS.BLOCKED end
