@@ -10,6 +10,7 @@ import pytest
 
 from deferd.contract.model import ChangeJob
 from deferd.engine.record import JobRecord
+from deferd.engine.script_arguments import encode_finish
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
 
 FLOW_KEYS = {"groups", "flows", "flows/free", "turns", "turns/newest", "limited"}
@@ -224,3 +225,15 @@ async def test_a_blocked_group_takes_turns_with_those_that_came_meanwhile(driver
     await put_some(driver, [f"b{n}" for n in range(4)], group="b")
     await finish(driver, taken)
     assert set(await ids(driver, 3)) == {"a7", "b0", "b1"}
+
+
+async def test_a_pop_passes_few_groups_that_are_held_back(driver: EngineDriver) -> None:
+    count = 250
+    await driver.puts.put_many([job(f"j{n}", group=f"g{n % count}") for n in range(2 * count)])
+    taken = await driver.pop(count)
+    await driver.queue.finish_many(TOPIC, [encode_finish(one.id, one.receipt, None) for one in taken[::2]])
+    await set_limits(driver, g={"n": 1})
+    await driver.run_timer()
+    calls = [await driver.pop(count) for _ in range(2)]
+    assert driver.server.command("ZCOUNT", f"{KEY}:turns", 2**49, "+inf") == count // 2
+    assert sorted(map(len, calls)) == [25, 100]

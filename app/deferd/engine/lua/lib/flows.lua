@@ -27,7 +27,8 @@ FLOWS.PLAIN_FROM = FLOWS.FIRST + FLOWS.MOST * FLOWS.WIDTH
 FLOWS.BAND, FLOWS.COST, FLOWS.NEVER, FLOWS.ALL = 2 ^ 49, 2 ^ 14, 2 ^ 53, '*'
 FLOWS.PAUSED, FLOWS.BLOCKED = 1, 2
 FLOWS.PLAIN = '0 '
-FLOWS.MOST_LOOKED_AT = 100  -- flows in one search for the next job
+FLOWS.MOST_LOOKED_AT = 100  -- flows in a call of which no job is handed out
+FLOWS.MOST_STORED = 500  -- groups in a command
 FLOWS.MOST_BYTES = 1024 * 1024
 FLOWS.TRY_AGAIN_MS = 1000
 
@@ -89,8 +90,13 @@ function FLOWS.store()
       stored[#stored + 1], stored[#stored + 2] = group, numbers .. state.hold
     end
   end
-  if #stored > 0 then set_fields(topic_key('groups'), stored) end
-  if #gone > 0 then redis.call('HDEL', topic_key('groups'), unpack(gone)) end
+  local most = FLOWS.MOST_STORED
+  for from = 1, #stored, 2 * most do
+    set_fields(topic_key('groups'), { unpack(stored, from, math.min(from + 2 * most - 1, #stored)) })
+  end
+  for from = 1, #gone, most do
+    redis.call('HDEL', topic_key('groups'), unpack(gone, from, math.min(from + most - 1, #gone)))
+  end
   FLOWS.states = nil
 end
 
@@ -389,15 +395,16 @@ end
 
 -- Before the first search of a call: plain jobs, which are put without a look at the others, take turns with them.
 function FLOWS.begin_turns()
+  FLOWS.looked_at = 0
   local last = redis.call('ZRANGE', READY, -1, -1, 'WITHSCORES')[2]
   if last and tonumber(last) >= FLOWS.PLAIN_FROM then FLOWS.take_turns(FLOWS.PLAIN) end
 end
 
 -- Find the jobs that are handed out next, at most `most`, all of the flow whose turn it is and as many as it may have in a
 -- row. Returns their ids and what FLOWS.take needs, or nil and why there are none: none is `ready`, `limited`, or `more`
--- when they must be searched further. Bound: MOST_LOOKED_AT flows, and `most` jobs.
+-- when they must be searched further. Bound: `most` jobs, and MOST_LOOKED_AT flows in all searches of a call.
 function FLOWS.next(settings, most, now)
-  for _ = 1, FLOWS.MOST_LOOKED_AT do
+  while FLOWS.looked_at < FLOWS.MOST_LOOKED_AT do
     local first = redis.call('ZRANGE', topic_key('turns'), 0, 1, 'WITHSCORES')
     local flow, turn, next_turn = first[1], tonumber(first[2]), tonumber(first[4] or FLOWS.NEVER)
     if not flow then
@@ -422,6 +429,7 @@ function FLOWS.next(settings, most, now)
     else
       return only and { only } or ids, found
     end
+    FLOWS.looked_at = FLOWS.looked_at + 1
   end
   return nil, 'more'
 end
