@@ -237,3 +237,15 @@ async def test_a_pop_passes_few_groups_that_are_held_back(driver: EngineDriver) 
     calls = [await driver.pop(count) for _ in range(2)]
     assert driver.server.command("ZCOUNT", f"{KEY}:turns", 2**49, "+inf") == count // 2
     assert sorted(map(len, calls)) == [25, 100]
+
+
+async def test_deliveries_from_before_the_limits_make_room(driver: EngineDriver) -> None:
+    await put_some(driver, ["a", "b", "c", "d"])
+    taken = [await driver.pop_one(), await driver.pop_one(request_id="q"), await driver.pop_one(ttr_ms=1000)]
+    await set_limits(driver, n=1)
+    for one in taken:
+        assert await ids(driver) == []
+        assert driver.server.command("ZSCORE", f"{KEY}:limited", "") is not None
+        await finish(driver, one)
+        assert driver.server.command("ZSCORE", f"{KEY}:limited", "") is None
+    assert await ids(driver) == ["d"]
