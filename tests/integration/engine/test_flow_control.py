@@ -10,6 +10,7 @@ import pytest
 
 from deferd.contract.model import ChangeJob
 from deferd.engine.record import JobRecord
+from deferd.engine.script_arguments import encode_finish
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
 
 FLOW_KEYS = {"groups", "flows", "flows/free", "turns", "turns/newest", "limited"}
@@ -258,3 +259,39 @@ async def test_a_damaged_rate_begins_again(driver: EngineDriver, rest: list[str]
     if len(value) < 16:
         assert set(found) == {"a1", "a2", "b1", "b2"}
     assert (await driver.engine.consistency.audit_topic(TOPIC)).clean
+
+
+async def test_a_blocked_group_takes_turns_with_those_that_came_meanwhile(driver: EngineDriver) -> None:
+    await set_limits(driver, s={"a": {"n": 1}})
+    await put_some(driver, [f"a{n}" for n in range(9)], group="a")
+    for _ in range(6):  # it has had more turns than the others will have
+        (taken,) = await driver.pop(2)
+        await finish(driver, taken)
+    (taken,) = await driver.pop(2)
+    await put_some(driver, [f"b{n}" for n in range(4)], group="b")
+    await finish(driver, taken)
+    assert set(await ids(driver, 3)) == {"a7", "b0", "b1"}
+
+
+async def test_a_pop_passes_few_groups_that_are_held_back(driver: EngineDriver) -> None:
+    count = 250
+    await driver.puts.put_many([job(f"j{n}", group=f"g{n % count}") for n in range(2 * count)])
+    taken = await driver.pop(count)
+    await driver.queue.finish_many(TOPIC, [encode_finish(one.id, one.receipt, None) for one in taken[::2]])
+    await set_limits(driver, g={"n": 1})
+    await driver.run_timer()
+    calls = [await driver.pop(count) for _ in range(2)]
+    assert driver.server.command("ZCOUNT", f"{KEY}:turns", 2**49, "+inf") == count // 2
+    assert sorted(map(len, calls)) == [25, 100]
+
+
+async def test_deliveries_from_before_the_limits_make_room(driver: EngineDriver) -> None:
+    await put_some(driver, ["a", "b", "c", "d"])
+    taken = [await driver.pop_one(), await driver.pop_one(request_id="q"), await driver.pop_one(ttr_ms=1000)]
+    await set_limits(driver, n=1)
+    for one in taken:
+        assert await ids(driver) == []
+        assert driver.server.command("ZSCORE", f"{KEY}:limited", "") is not None
+        await finish(driver, one)
+        assert driver.server.command("ZSCORE", f"{KEY}:limited", "") is None
+    assert await ids(driver) == ["d"]

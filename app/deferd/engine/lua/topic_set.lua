@@ -12,7 +12,28 @@
 --   known, -2 when it would have fewer partitions; when it would have several, -3 when it is pushed, -4 when it has limits,
 --   or jobs with a group or a priority; then nothing is done.
 -- Other partitions of the topic get the settings by copy_settings.lua; until that is noted, its layout ends with "!".
--- Bound: one topic.
+-- Bound: one topic; with the first limits also MOST_MARKED reserved jobs, and 1 MiB of records or one.
+local MOST_MARKED = 500
+
+-- The topic has limits now: the ends of deliveries that began before must wake pops that wait for room, as those of later
+-- ones do. Above the bound only those are marked whose leases end last.
+local function mark_deliveries()
+  local members, ids, lease_ends = redis.call('ZRANGE', RESERVED, 0, MOST_MARKED - 1, 'REV', 'WITHSCORES'), {}, {}
+  for at = 1, #members, 2 do
+    ids[#ids + 1], lease_ends[#lease_ends + 1] = members[at], tonumber(members[at + 1])
+  end
+  if #ids == 0 then return end
+  local entries, marked = redis.call('HMGET', REQUESTS, unpack(ids)), {}
+  read_records(ids, function(index, raw)
+    local entry = entries[index]
+    if entry and string.find(entry, FLOWS.MARK) then return end
+    local since = HAND_OUT.since(entry, raw, lease_ends[index])
+    marked[#marked + 1] = ids[index]
+    marked[#marked + 1] = HAND_OUT.entry(entry and string.match(entry, '^[^ ]*'), since, '!')
+  end)
+  if #marked > 0 then set_fields(REQUESTS, marked) end
+end
+
 local makes_known = ARGV[2] == 'settings' or ARGV[2] == 'pause'
 if not makes_known and redis.call('HEXISTS', SETTINGS, TOPIC) == 0 then return -1 end
 local now = now_ms()
@@ -58,7 +79,10 @@ if new.n then
   if old_count ~= new.n then redis.call('PUBLISH', 'deferd:partitions', TOPIC) end
 end
 keep_events(old_events, new.ev)
-if ARGV[2] == 'settings' then FLOWS.limits_changed(now) end
+if ARGV[2] == 'settings' then
+  if new.li and not old.li then mark_deliveries() end
+  FLOWS.limits_changed(now)
+end
 if not next(new) then schedule(now + FORGET_AFTER_MS) end
 if ARGV[2] == 'resume' then
   wake_consumers()

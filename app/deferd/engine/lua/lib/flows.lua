@@ -15,7 +15,7 @@
 --   turns    ZSET flow -> when its turn is: -priority * BAND + a virtual time, the lowest is next. A job that is handed out
 --            adds COST / weight. A flow that limits hold back has (priority + 1) * BAND + that time. A flow without ready
 --            jobs stays until its turn comes, so that it gets no further turn before that. turns/newest HASH where a band
---            begins -> the time of the flow that has become busy last; cursor -> of the step after a change of the limits
+--            begins -> FLOWS.newest; cursor -> of the step after a change of the limits
 --   limited  ZSET group -> ms at which its rate has room again, NEVER when something else must happen first. '' is there
 --            while a pop has found nothing that limits do not hold back, and is the time of the topic's rate. ALL is there
 --            after a change of the limits, until all blocked flows have been looked at again
@@ -28,7 +28,8 @@ FLOWS.PLAIN_FROM = FLOWS.FIRST + FLOWS.MOST * FLOWS.WIDTH
 FLOWS.BAND, FLOWS.COST, FLOWS.NEVER, FLOWS.ALL = 2 ^ 49, 2 ^ 14, 2 ^ 53, '*'
 FLOWS.PAUSED, FLOWS.BLOCKED, FLOWS.MARKED = 1, 2, 4
 FLOWS.PLAIN = '0 '
-FLOWS.MOST_LOOKED_AT = 100  -- flows in one search for the next job
+FLOWS.MOST_LOOKED_AT = 100  -- flows in a call of which no job is handed out
+FLOWS.MOST_STORED = 500  -- groups in a command
 FLOWS.MOST_BYTES = 1024 * 1024
 FLOWS.TRY_AGAIN_MS = 1000
 
@@ -97,8 +98,13 @@ function FLOWS.store()
       stored[#stored + 1], stored[#stored + 2] = group, numbers .. state.hold
     end
   end
-  if #stored > 0 then set_fields(topic_key('groups'), stored) end
-  if #gone > 0 then redis.call('HDEL', topic_key('groups'), unpack(gone)) end
+  local most = FLOWS.MOST_STORED
+  for from = 1, #stored, 2 * most do
+    set_fields(topic_key('groups'), { unpack(stored, from, math.min(from + 2 * most - 1, #stored)) })
+  end
+  for from = 1, #gone, most do
+    redis.call('HDEL', topic_key('groups'), unpack(gone, from, math.min(from + most - 1, #gone)))
+  end
   FLOWS.states = nil
 end
 
@@ -185,14 +191,17 @@ function FLOWS.keep_place(settings, id, extra)
   return true
 end
 
+-- The time of the flow that has become busy last in the band that begins there, or of a later one that was blocked.
+function FLOWS.newest(begin) return tonumber(redis.call('HGET', topic_key('turns/newest'), begin) or begin) end
+
 -- When a flow that becomes busy has its turn, in the band that begins there: not before `earliest`, if that is given, and
 -- behind all that became busy before, so that none of them waits for ever.
 function FLOWS.time_to_join(begin, earliest)
   local last = string.format('(%.0f', begin + FLOWS.BAND)
   local first = redis.call('ZRANGE', topic_key('turns'), begin, last, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
-  local next_turn = tonumber(first[2] or begin)
+  local newest = FLOWS.newest(begin)
+  local next_turn = tonumber(first[2] or newest)
   if earliest and earliest > next_turn then return earliest end
-  local newest = tonumber(redis.call('HGET', topic_key('turns/newest'), begin) or begin)
   local time = math.min(math.max(next_turn, newest) + 1, next_turn + FLOWS.COST)
   redis.call('HSET', topic_key('turns/newest'), begin, string.format('%.0f', time))
   return time
@@ -360,7 +369,11 @@ end
 
 -- Hold a flow back until its group is unblocked; at `room_at` ms its rate has room again, nil when that is not the reason.
 function FLOWS.block(flow, turn, group, state, room_at)
-  redis.call('ZADD', topic_key('turns'), turn + (2 * tonumber(string.sub(flow, 1, 1)) + 1) * FLOWS.BAND, flow)
+  local priority = tonumber(string.sub(flow, 1, 1))
+  redis.call('ZADD', topic_key('turns'), turn + (2 * priority + 1) * FLOWS.BAND, flow)
+  -- Its band may have no other flow now. Its time goes on, or this one would wait until those that come have caught up.
+  local begin = -priority * FLOWS.BAND
+  if turn > FLOWS.newest(begin) then redis.call('HSET', topic_key('turns/newest'), begin, string.format('%.0f', turn)) end
   redis.call('ZADD', topic_key('limited'), room_at or FLOWS.NEVER, group)
   if room_at then schedule(room_at) end
   if state.flags < FLOWS.BLOCKED then state.flags = state.flags + FLOWS.BLOCKED end
@@ -390,15 +403,16 @@ end
 
 -- Before the first search of a call: plain jobs, which are put without a look at the others, take turns with them.
 function FLOWS.begin_turns()
+  FLOWS.looked_at = 0
   local last = redis.call('ZRANGE', READY, -1, -1, 'WITHSCORES')[2]
   if last and tonumber(last) >= FLOWS.PLAIN_FROM then FLOWS.take_turns(FLOWS.PLAIN) end
 end
 
 -- Find the jobs that are handed out next, at most `most`, all of the flow whose turn it is and as many as it may have in a
 -- row. Returns their ids and what FLOWS.take needs, or nil and why there are none: none is `ready`, `limited`, or `more`
--- when they must be searched further. Bound: MOST_LOOKED_AT flows, and `most` jobs.
+-- when they must be searched further. Bound: `most` jobs, and MOST_LOOKED_AT flows in all searches of a call.
 function FLOWS.next(settings, most, now)
-  for _ = 1, FLOWS.MOST_LOOKED_AT do
+  while FLOWS.looked_at < FLOWS.MOST_LOOKED_AT do
     local first = redis.call('ZRANGE', topic_key('turns'), 0, 1, 'WITHSCORES')
     local flow, turn, next_turn = first[1], tonumber(first[2]), tonumber(first[4] or FLOWS.NEVER)
     if not flow then
@@ -423,6 +437,7 @@ function FLOWS.next(settings, most, now)
     else
       return only and { only } or ids, found
     end
+    FLOWS.looked_at = FLOWS.looked_at + 1
   end
   return nil, 'more'
 end

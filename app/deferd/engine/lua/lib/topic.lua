@@ -57,7 +57,7 @@ local EXPIRY, HOLDERS, CANCELLED, SETTINGS, TOPICS, DUE
 local TALLY, REQUESTS, TAGGED, TAKEN
 local TOPIC
 
-local FLOWS = {}  -- the functions of lib/flows.lua
+local FLOWS = { MARK = ' ([=!][^ ]*)$' }  -- the functions of lib/flows.lua; MARK finds the third word in REQUESTS
 
 -- A key of the topic that is not in KEYS.
 local function topic_key(name) return string.sub(POOL, 1, -5) .. name end
@@ -113,7 +113,7 @@ local function forget_holders(ids, are_over)
   for entry, ids_of_entry in pairs(by_entry) do
     local request_id = string.match(entry, '^[^ ]*')
     if request_id ~= '' then redis.call('HDEL', request_key(request_id), unpack(ids_of_entry)) end
-    local mark = string.match(entry, ' ([=!][^ ]*)$')
+    local mark = string.match(entry, FLOWS.MARK)
     if mark then FLOWS.ended(mark, #ids_of_entry, are_over) end
     if string.byte(request_id) == ASTERISK and redis.call('EXISTS', request_key(request_id)) == 0 then
       redis.call('HDEL', of_shard(':request/') .. request_id, TOPIC)
