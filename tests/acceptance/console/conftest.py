@@ -37,6 +37,12 @@ _WATCH_POLICY = """
 document.addEventListener("securitypolicyviolation", (event) =>
   console.error(`CSP: ${event.violatedDirective} blocked ${event.blockedURI} ${event.sample}`));
 """
+_READ_OFTEN = """
+document.addEventListener("DOMContentLoaded", () => {
+  for (const region of document.querySelectorAll("[data-every='2']")) region.dataset.every = 0.5;
+});
+"""
+"""Read the regions of a page four times as often as usual."""
 
 
 @dataclass
@@ -91,15 +97,20 @@ def browser() -> Iterator[Browser]:
 def opened_pages(browser: Browser) -> Iterator[OpenPage]:
     """Opens a URL in a context of its own, with options of Playwright's `new_context` (viewport, color_scheme ...).
 
-    With `beside` it is another tab of that page's context.
+    With `beside` it is another tab of that page's context. Its regions are read often, so that a test soon sees what
+    has changed, but with `at_leisure`.
     """
     opened: list[tuple[BrowserContext, Watched]] = []
 
-    def open_url(url: str, *, token: str | None = None, beside: Watched | None = None, **options: Any) -> Watched:
+    def open_url(
+        url: str, *, token: str | None = None, beside: Watched | None = None, at_leisure: bool = False, **options: Any
+    ) -> Watched:
         if beside is None:
             context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
             context.set_default_timeout(CALL_TIMEOUT_MS)
             context.add_init_script(_WATCH_POLICY)
+            if not at_leisure:
+                context.add_init_script(_READ_OFTEN)
         else:
             context = beside.page.context
         watched = Watched(context.new_page(), urlsplit(url).netloc)

@@ -125,7 +125,7 @@ def dialogs() -> list[str]:
 def seen(world: ServiceProcess, paths: list[str], browser: Browser, dialogs: list[str]) -> Iterator[dict[str, Seen]]:
     """What each page has, from one look at it."""
     with opened_pages(browser) as open_url:
-        watched = open_url(world.url)
+        watched = open_url(world.url, at_leisure=True)
         watched.expected_statuses = {404, 422}
         page = watched.page
 
@@ -309,7 +309,8 @@ def test_pages_are_sound_with_a_key_that_only_reads_and_dim_and_recover_when_the
     with console(world_with_keys, "admin") as admin, console(world_with_keys, "read") as reader:
         paths = [path for path in page_paths(admin) if path.partition("?")[0] not in ADMIN_PAGES]
         texts = {path: reader.get(path).text for path in paths}
-    first = open_page(f"{world_with_keys.url}/", token=world_with_keys.keys.tokens["read"], viewport=NARROW)
+    token = world_with_keys.keys.tokens["read"]
+    first = open_page(f"{world_with_keys.url}/", token=token, viewport=NARROW, at_leisure=True)
     pages: dict[str, Page] = {}
     problems: dict[str, list[str]] = {}
     for path, text in texts.items():

@@ -106,8 +106,7 @@ async def test_a_head_that_arrives_in_drops_gets_no_more_time(wire: Wire) -> Non
     assert (response.status, response.json()["code"]) == (408, "request_timeout")
 
 
-@pytest.mark.slow
-async def test_an_incomplete_body_times_out(service: ServiceProcess, topic: str) -> None:
+async def an_incomplete_body_times_out(service: ServiceProcess, topic: str) -> None:
     async def send_incomplete(path: str, through_asgi: bool) -> None:
         raw = request("POST", path, {"topic": topic, "id": "j"}, through_asgi=through_asgi)
         async with connected(service.port) as wire:
@@ -123,35 +122,33 @@ async def test_an_incomplete_body_times_out(service: ServiceProcess, topic: str)
     assert (await send(service, "GET", f"/topics/{topic}")).status == 404
 
 
-@pytest.mark.slow
-async def test_a_body_over_the_limit_is_not_read_for_ever(wire: Wire) -> None:
-    wire.send(b"POST /jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n")
-    assert (await wire.read_response()).status == 413
-
-    async def send_for_ever() -> None:
+async def a_body_over_the_limit_is_not_read_for_ever(service: ServiceProcess, _topic: str) -> None:
+    async def send_for_ever(wire: Wire) -> None:
         while True:
             wire.send(b" " * 1000)
             await wire.writer.drain()
             await asyncio.sleep(0.02)
 
-    with pytest.raises(ConnectionError):
-        await send_for_ever()
+    async with connected(service.port) as wire:
+        wire.send(b"POST /jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n")
+        assert (await wire.read_response()).status == 413
+        with pytest.raises(ConnectionError):
+            await send_for_ever(wire)
 
 
-@pytest.mark.slow
-async def test_a_request_whose_pieces_arrive_in_time_gets_its_response(wire: Wire, topic: str) -> None:
+async def a_request_whose_pieces_arrive_in_time_gets_its_response(service: ServiceProcess, topic: str) -> None:
     raw = request("POST", "/jobs", {"topic": topic, "id": "j"})
-    for at in range(0, len(raw), 40):
-        wire.send(raw[at : at + 40])
-        await asyncio.sleep(0.02)
-    assert (await wire.read_response()).status == 201
-    await asyncio.sleep(BODY_TIMEOUT_S + CHECK_EVERY_S)  # nothing is awaited on this connection any longer
-    wire.send(request("GET", "/healthz"))
-    assert (await wire.read_response()).status == 200
+    async with connected(service.port) as wire:
+        for at in range(0, len(raw), 40):
+            wire.send(raw[at : at + 40])
+            await asyncio.sleep(0.02)
+        assert (await wire.read_response()).status == 201
+        await asyncio.sleep(BODY_TIMEOUT_S + CHECK_EVERY_S)  # nothing is awaited on this connection any longer
+        wire.send(request("GET", "/healthz"))
+        assert (await wire.read_response()).status == 200
 
 
-@pytest.mark.slow
-async def test_a_waiting_pop_gets_its_response_when_the_next_request_is_incomplete(
+async def a_waiting_pop_gets_its_response_when_the_next_request_is_incomplete(
     service: ServiceProcess, topic: str
 ) -> None:
     async def keep(number: int, through_asgi: bool, between: int, behind: bytes) -> None:
@@ -170,6 +167,20 @@ async def test_a_waiting_pop_gets_its_response_when_the_next_request_is_incomple
     parts = ((0, b"GET /healthz HTTP/1.1\r\n"), (0, CHUNKED + b"1\r\n"), (2, CHUNKED + b"1\r\n"))
     cases = [(through_asgi, *part) for through_asgi in (False, True) for part in parts]
     await asyncio.gather(*(keep(number, *case) for number, case in enumerate(cases)))  # at once: each takes 2 s
+
+
+@pytest.mark.slow
+async def test_bodies_that_come_slowly_or_never(service: ServiceProcess, topic: str) -> None:
+    """At once, because each takes as long as the limits."""
+    cases = (
+        an_incomplete_body_times_out,
+        a_body_over_the_limit_is_not_read_for_ever,
+        a_request_whose_pieces_arrive_in_time_gets_its_response,
+        a_waiting_pop_gets_its_response_when_the_next_request_is_incomplete,
+    )
+    async with asyncio.TaskGroup() as group:
+        for number, case in enumerate(cases):
+            group.create_task(case(service, f"{topic}-{number}"))
 
 
 @pytest.mark.slow
