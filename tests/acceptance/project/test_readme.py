@@ -40,7 +40,8 @@ def block_with(text: str, document: str) -> str:
     return block
 
 
-WITH_BASH = sorted(document for document in DOCUMENTS if blocks(document, "bash"))
+WITH_BASH = sorted(document for document in DOCUMENTS if blocks(document, "bash") and document != "tutorial")
+"""Those whose shell snippets need nothing but a service; test_tutorial.py runs those of the tutorial."""
 
 
 def documented_flags() -> dict[str, set[str]]:

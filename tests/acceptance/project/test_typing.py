@@ -17,6 +17,7 @@ from deferd import Worker
 from deferd.contract import limits
 from deferd.contract.model import DurabilityLevel
 from deferd.testing import EagerJobs
+from tests.acceptance.project import test_tutorial
 from tests.acceptance.project.test_readme import DOCUMENTS, ROOT, blocks
 
 CHECK_S = 280
@@ -184,9 +185,10 @@ def documented() -> dict[str, str]:
     programs = {
         f"{document.replace('-', '_')}_{number}": block
         for document in DOCUMENTS
-        if document != "redis-protocol"  # redis-py's `execute_command` has no types
+        if document not in ("redis-protocol", "tutorial")  # redis-py's `execute_command` has no types
         for number, block in enumerate(blocks(document, "python"))
     }
+    programs |= {name.removesuffix(".py"): source for name, source in test_tutorial.files().items()}
     programs |= {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "tests/examples").glob("*.py")}
     for explained, names in NAMES.items():
         [example] = re.findall(r"::\n\n((?:    .*\n|\n)+)", f"{inspect.getdoc(explained)}\n")
@@ -232,10 +234,10 @@ def test_the_programs_of_the_documents_the_docstrings_and_the_examples_are_stric
     errors: dict[str, list[str]],
 ) -> None:
     counts = {document: len(blocks(document, "python")) for document in DOCUMENTS if blocks(document, "python")}
-    others = {"tracing": 1, "redis-protocol": 1, "push": 1}
+    others = {"tracing": 1, "redis-protocol": 1, "push": 1, "tutorial": 6}
     assert counts == {"readme": 2, "client": 8, "events": 1, "worker": 3, "schedules": 2, "testing": 2, **others}, (
         "each has a test that runs it: in test_readme.py, of tracing in tests/unit/client/test_spans.py, and of "
-        "redis-protocol and push in test_redis_protocol_page.py and test_push_page.py"
+        "redis-protocol, push and tutorial in the tests with their names"
     )
     assert {name: errors[name] for name in documented() if errors[name]} == {}
 
