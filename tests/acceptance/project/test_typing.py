@@ -185,9 +185,10 @@ def documented() -> dict[str, str]:
     programs = {
         f"{document.replace('-', '_')}_{number}": block
         for document in DOCUMENTS
-        if document not in ("redis-protocol", "tutorial")  # redis-py's `execute_command` has no types
+        if document not in ("redis-protocol", "transactions", "tutorial")  # redis-py's `execute_command` has no types
         for number, block in enumerate(blocks(document, "python"))
     }
+    programs["transactions"] = "\n".join(blocks("transactions", "python"))
     programs |= {name.removesuffix(".py"): source for name, source in test_tutorial.files().items()}
     programs |= {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "tests/examples").glob("*.py")}
     for explained, names in NAMES.items():
@@ -234,10 +235,10 @@ def test_the_programs_of_the_documents_the_docstrings_and_the_examples_are_stric
     errors: dict[str, list[str]],
 ) -> None:
     counts = {document: len(blocks(document, "python")) for document in DOCUMENTS if blocks(document, "python")}
-    others = {"tracing": 1, "redis-protocol": 1, "push": 1, "tutorial": 6}
+    others = {"tracing": 1, "redis-protocol": 1, "push": 1, "transactions": 4, "tutorial": 6}
     assert counts == {"readme": 2, "client": 8, "events": 1, "worker": 3, "schedules": 2, "testing": 2, **others}, (
         "each has a test that runs it: in test_readme.py, of tracing in tests/unit/client/test_spans.py, and of "
-        "redis-protocol, push and tutorial in the tests with their names"
+        "redis-protocol, push, transactions and tutorial in the tests with their names"
     )
     assert {name: errors[name] for name in documented() if errors[name]} == {}
 
