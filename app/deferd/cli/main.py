@@ -162,9 +162,11 @@ def _main(words: list[str]) -> int:
         package = (error.name or "").partition(".")[0]
         if package != "rich" and package not in _SERVER_PACKAGES:
             raise
+        from deferd.version import how_to_install
+
         purpose, extra = ("tables and progress bars", "cli") if package == "rich" else ("the service", "server")
         name = ALIASES.get(words[0], words[0])
-        return fail(f"`deferd {name}` needs {purpose}, and {package} is missing: pip install 'deferd[{extra}]'")
+        return fail(f"`deferd {name}` needs {purpose}, and {package} is missing: {how_to_install(extra)}")
 
 
 def _describe(error: click.UsageError) -> str:

@@ -143,6 +143,8 @@ def spans_of(tracing: bool | Tracing | None) -> Spans:
     try:
         from deferd.client.tracing import Tracing  # noqa: PLC0415 (imports opentelemetry, for those who trace)
     except ImportError as error:
-        text = "tracing needs opentelemetry-api: pip install 'deferd[otel]'"
+        from deferd.version import how_to_install  # noqa: PLC0415 (takes a millisecond)
+
+        text = f"tracing needs opentelemetry-api: {how_to_install('otel')}"
         raise ImportError(text, name=error.name) from error
     return Tracing()

@@ -48,7 +48,7 @@ def start_service(*flags: str, start_timeout: float = START_S) -> Iterator[Servi
     two seconds: share the service among tests and `purge` in between.
 
     Raises:
-        ServiceNotStarted: it did not serve within `start_timeout` seconds; needs `pip install 'deferd[server]'`.
+        ServiceNotStarted: it did not serve within `start_timeout` seconds; it needs the package's `server` extra.
     """
     with tempfile.TemporaryDirectory(prefix="deferd-testing-", ignore_cleanup_errors=True) as directory:
         data_dir = Path(directory) / "data"

@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
+from deferd.version import how_to_install
 from tests.acceptance.cli.command_line import run_in_process
 from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess, running_service
@@ -238,6 +239,5 @@ def test_without_rich_the_help_works_and_a_run_says_what_to_install() -> None:
 
     assert (helped.returncode, "deferd bench --only lateness" in helped.stdout) == (0, True)
     assert refused.returncode == 1
-    assert refused.stderr == (
-        "deferd: `deferd bench` needs tables and progress bars, and rich is missing: pip install 'deferd[cli]'\n"
-    )
+    needs = "deferd: `deferd bench` needs tables and progress bars, and rich is missing"
+    assert refused.stderr == f"{needs}: {how_to_install('cli')}\n"

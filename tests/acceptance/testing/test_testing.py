@@ -22,6 +22,7 @@ import pytest
 from deferd import Context, Retry, Worker
 from deferd.contract.errors import InvalidInput
 from deferd.testing import ServiceForTests, ServiceNotStarted, start_service
+from deferd.version import how_to_install
 from tests.acceptance.http_calls import NO_TLS
 from tests.waiting import wait_until
 
@@ -335,5 +336,5 @@ def test_that_does_not():
 """,
     )
     assert ran.returncode == 1
-    assert "pip install 'deferd[server]'" in ran.stdout
+    assert how_to_install("server") in ran.stdout
     assert "1 passed, 1 error" in ran.stdout

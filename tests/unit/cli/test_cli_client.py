@@ -15,6 +15,7 @@ from deferd.cli.framework import exit_codes
 from deferd.client import errors as call_failures
 from deferd.contract import errors
 from deferd.contract.errors import DeferdError
+from deferd.version import how_to_install
 
 
 @pytest.fixture(autouse=True)
@@ -218,7 +219,7 @@ for words, package, *_ in {WITHOUT!r}:
 
     assert (0, "") == (done.returncode, done.stdout)
     assert done.stderr.splitlines() == [
-        f"deferd: `deferd {words[0]}` needs {what}, and {package} is missing: pip install 'deferd[{extra}]'"
+        f"deferd: `deferd {words[0]}` needs {what}, and {package} is missing: {how_to_install(extra)}"
         for words, package, what, extra in WITHOUT
     ]
 
@@ -290,5 +291,5 @@ def test_config_without_the_service_installed_shows_the_clients_settings() -> No
     done = subprocess.run([sys.executable, "-c", hide], capture_output=True, text=True, timeout=280, check=False)
 
     assert (0, "") == (done.returncode, done.stderr)
-    assert "the service is not installed here: pip install 'deferd[server]'" in done.stdout
+    assert f"the service is not installed here: {how_to_install('server')}" in done.stdout
     assert "DEFERD_RETRY_FOR" in done.stdout

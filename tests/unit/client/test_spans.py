@@ -16,6 +16,7 @@ from deferd.client import tracing
 from deferd.client.async_client import TRACING_VARIABLE, spans_of
 from deferd.client.spans import NO_SPANS
 from deferd.client.tracing import Tracing
+from deferd.version import how_to_install
 from tests.acceptance.recorded_spans import RecordedSpans
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -70,7 +71,7 @@ def test_a_given_tracing_is_used_and_names_the_service(urls: str | list[str], se
 def test_without_the_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "deferd.client.tracing")
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    with pytest.raises(ImportError, match=r"pip install 'deferd\[otel\]'"):
+    with pytest.raises(ImportError, match=re.escape(how_to_install("otel"))):
         Client("http://127.0.0.1:9", tracing=True)
 
 

@@ -13,10 +13,11 @@ from deferd.cli.framework import exit_codes, output
 from deferd.cli.framework.command import command, fail
 from deferd.cli.framework.options import SETTINGS, all_of, json_option
 from deferd.cli.framework.output import Column
+from deferd.version import how_to_install
 
 _COLUMNS = [Column("SETTING"), Column("VALUE"), Column("FROM"), Column("VARIABLE")]
 _NOT_SHOWN = "(set, not shown)"
-_NO_SERVICE = "the service is not installed here: pip install 'deferd[server]'"
+_NO_SERVICE = f"the service is not installed here: {how_to_install('server')}"
 _SOURCES = {ParameterSource.COMMANDLINE: "flag", ParameterSource.ENVIRONMENT: "env"}
 
 
