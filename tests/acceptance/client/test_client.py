@@ -235,8 +235,8 @@ def test_windows_spreads_and_settings_are_objects_or_plain_values(client: Client
 
 
 async def test_calendars_are_objects_and_are_listed(async_client: AsyncClient, topic: str) -> None:
-    windows = [Window.model_validate(closed_now()), {"days": ["mon"], "to": "00:01"}]
-    put = await async_client.put_calendar(topic, windows)
+    window = Window.model_validate(closed_now())
+    put = await async_client.put_calendar(topic, [window, {"days": ["mon"], "to": "00:01"}])
     assert await async_client.calendar(topic) == put == deferd.Calendar(name=topic, windows=put.windows)
     assert put in await async_client.calendars()
     await async_client.delete_calendar(topic)

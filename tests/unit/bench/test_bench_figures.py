@@ -11,11 +11,14 @@ from deferd.bench.figures import (
     Bucket,
     CallFigures,
     Figures,
+    LatenessFigures,
     Percentiles,
+    SingleFigures,
     Throughput,
     histogram_of,
     notes,
     percentile,
+    show,
 )
 from deferd.bench.steps import BenchFailed, ClockOffset, Ledger, StepResult, epoch_ms
 from deferd.client import Delivery, PutResult
@@ -162,3 +165,31 @@ def test_notes_say_where_the_load_generator_may_have_been_the_limit() -> None:
 def test_notes_say_that_the_clocks_differ() -> None:
     [note] = [note for note in notes(Figures("http://deferd.example", 1, -5000.0, 0.7)) if "clock" in note]
     assert note.startswith("The clock of the service's store is 5,000.0 ms behind this machine's (within 0.7 ms)")
+
+
+def test_each_load_has_a_table_that_fits_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    results = [make_result(6000, 10.0, 12.0, 0.5, [0.5, 1.25, 1234.5])]
+    calls, pace = CallFigures.of(results), Throughput.of(results, 2.0)
+    figures = Figures(
+        *("http://localhost:8000", 1, 0.0, 0.1),
+        single=SingleFigures(4, calls, calls),
+        batch=BatchFigures.of(100, pace, pace),
+        lateness=LatenessFigures.of(results, 200, 2.0, 8),
+    )
+    show(figures, histogram=True)
+    lines = capsys.readouterr().out.splitlines()
+    rows = [" ".join(line.split()) for line in lines]
+    for row in (
+        "Single calls, 4 connections",
+        "put, pop, finish 3,000 3,000 1.2 1234.5 1234.5 1234.5 25 %",
+        "Batches of 100, 6,000 jobs",
+        "full cycle 1,500 4.00 25 %",
+        "Lateness, 200 jobs/s due at random instants, 8 waiting consumers",
+        "due to delivered 3 1.2 1234.5 1234.5 1234.5 0.0 25 %",
+        "ms late jobs",
+    ):
+        assert row in rows
+    assert max(map(len, lines)) <= 80
