@@ -302,7 +302,7 @@ class Clients:
                 await asyncio.sleep(PAUSE_WHEN_EMPTY_S)
 
     async def put_burst(self, topic: str) -> None:
-        """Put jobs of one group, all ready at once, for `finish_remaining`."""
+        """Put jobs that are all ready at once, for `finish_remaining`."""
         await self._put_batch(topic, [self._puts.of_burst(topic, number) for number in range(BURST)])
 
     async def finish_remaining(self, topic: str, wait_s: float) -> None:

@@ -40,7 +40,7 @@ COLLECTING = "-0"
 FOLLOWED = "-1"
 """Ends the ids whose puts mostly wait for a holder, or replace the job."""
 BURST = 8
-"""Jobs of one group that are put at the end of a run."""
+"""Jobs of two groups that are put at the end of a run: enough to reach all limits."""
 ABANDONED = ("burst-0", "burst-1")
 """Those whose first delivery is never finished."""
 
@@ -72,8 +72,8 @@ class DrawnPuts:
         return f"{max(second, 0)}-{number}"
 
     def of_burst(self, topic: str, number: int) -> DrawnPut:
-        """A job of the first group that is ready at once."""
-        flow = {"group": GROUPS[0]} if topic in LIMITS and self._has_groups else {}
+        """A job of one of two groups that is ready at once."""
+        flow = {"group": GROUPS[number % 2]} if topic in LIMITS and self._has_groups else {}
         known = {"tag": f"{self._name}/burst-{number}", "ttr_ms": TTRS_MS[0]}
         return f"burst-{number}", {"ttr": TTRS_MS[0] / 1000, **flow}, known
 

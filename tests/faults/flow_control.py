@@ -20,7 +20,7 @@ FAIR_TOPIC, LIMITED_TOPIC, STRICT_TOPIC, RATED_TOPIC = "faults.a", "faults.limit
 GROUPS = ("g0", "g1", "g2")
 LIMITS: Mapping[str, Any] = {
     FAIR_TOPIC: {"groups": {GROUPS[0]: {"weight": 4}}},
-    LIMITED_TOPIC: {"max_in_flight": 4, "per_group": {"max_in_flight": 2}},
+    LIMITED_TOPIC: {"max_in_flight": 3, "per_group": {"max_in_flight": 2}},
     STRICT_TOPIC: {"per_group": {"max_in_flight": 1}},
     RATED_TOPIC: {"rate": {"count": 3, "per": 0.25}, "per_group": {"rate": {"count": 1, "per": 0.2}}},
 }

@@ -38,13 +38,13 @@ def check(topic: str, *operations: Operation) -> FlowControl:
     return check_limits(History([], of_job, []), StoreClock(0, 0), LIMITS)
 
 
-FOUR = [delivered(f"job{number}", 1000, group=f"g{number}") for number in range(4)]
-FIFTH = delivered("fifth", 1500, group="")
+THREE = [delivered(f"job{number}", 1000, group=f"g{number}") for number in range(3)]
+FOURTH = delivered("fourth", 1500, group="")
 
 
 def test_a_lease_beyond_the_limit_of_a_topic_or_a_group_is_found() -> None:
-    assert check(LIMITED_TOPIC, *FOUR).over_in_flight == []
-    assert len(check(LIMITED_TOPIC, *FOUR, FIFTH).over_in_flight) == 1
+    assert check(LIMITED_TOPIC, *THREE).over_in_flight == []
+    assert len(check(LIMITED_TOPIC, *THREE, FOURTH).over_in_flight) == 1
     of_group = [delivered(f"job{number}", 1000 + number) for number in range(3)]
     assert len(check(LIMITED_TOPIC, *of_group).over_in_flight) == 1
 
@@ -60,23 +60,22 @@ def test_a_lease_beyond_the_limit_of_a_topic_or_a_group_is_found() -> None:
     ],
 )
 def test_a_lease_that_may_have_ended_is_not_counted(more: Sequence[Operation]) -> None:
-    extended = call("touch", "job3", 1.1, receipt="job3.1")
-    assert check(LIMITED_TOPIC, *FOUR, *more, replace(extended, lease_end_ms=2100), FIFTH).over_in_flight == []
+    extended = call("touch", "job2", 1.1, receipt="job2.1")
+    assert check(LIMITED_TOPIC, *THREE, *more, replace(extended, lease_end_ms=2100), FOURTH).over_in_flight == []
 
 
 def test_a_lease_that_was_extended_is_counted() -> None:
-    extended = replace(call("touch", "job3", 1.9, receipt="job3.1"), lease_end_ms=2900)
-    later = [delivered(f"later{number}", 2000, group="") for number in range(4)]
-    assert check(LIMITED_TOPIC, *FOUR, *later).over_in_flight == []
-    assert len(check(LIMITED_TOPIC, *FOUR, extended, *later).over_in_flight) == 1
+    extended = replace(call("touch", "job2", 1.9, receipt="job2.1"), lease_end_ms=2900)
+    later = [delivered(f"later{number}", 2000, group="") for number in range(3)]
+    assert check(LIMITED_TOPIC, *THREE, *later).over_in_flight == []
+    assert len(check(LIMITED_TOPIC, *THREE, extended, *later).over_in_flight) == 1
 
 
 def test_a_delivery_beyond_a_rate_is_found() -> None:
     assert check(RATED_TOPIC, delivered("one", 1000), delivered("two", 1200)).over_rate == []
     assert len(check(RATED_TOPIC, delivered("one", 1000), delivered("two", 1199)).over_rate) == 1
-    three = [delivered(f"job{number}", 1000, group=f"g{number}") for number in range(3)]
-    assert check(RATED_TOPIC, *three, delivered("more", 1250, group="")).over_rate == []
-    assert len(check(RATED_TOPIC, *three, delivered("more", 1249, group="")).over_rate) == 1
+    assert check(RATED_TOPIC, *THREE, delivered("more", 1250, group="")).over_rate == []
+    assert len(check(RATED_TOPIC, *THREE, delivered("more", 1249, group="")).over_rate) == 1
 
 
 BETWEEN = [delivered("first", 1000), delivered("second", 2000), delivered("first", 3000, attempt=2)]
