@@ -74,10 +74,12 @@ async def test_calls_fail_at_once_when_the_service_has_been_down_for_retry_for(c
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("retry_for", [0.0, 5.0])
-async def test_one_call_at_a_time_asks_whether_the_service_is_back(
-    silent: ScriptedServer, topic: str, retry_for: float
-) -> None:
+async def test_one_call_at_a_time_asks_whether_the_service_is_back(silent: ScriptedServer, topic: str) -> None:
+    with scripted_server(never_responding) as other:
+        await asyncio.gather(count_probes(silent, topic, retry_for=0.0), count_probes(other, topic, retry_for=5.0))
+
+
+async def count_probes(silent: ScriptedServer, topic: str, retry_for: float) -> None:
     """Many callers, for three seconds: with a time-out of 0.3 s a probe takes that long, and pauses grow to 1 s."""
     async with AsyncClient(silent.url, timeout=0.3, retry_for=0) as client:
         with pytest.raises(NoAnswer):

@@ -53,6 +53,11 @@ NARROW: ViewportSize = {"width": 360, "height": 740}
 TABS_MAX = 150
 BACK_WITHIN_S = 5.0
 REDRAWN_WITHIN_S = 3.0
+DRAWN = """() => new Promise((drawn) => {
+  const look = () => document.querySelector(".htmx-request") ? setTimeout(look, 20) : drawn();
+  requestAnimationFrame(() => setTimeout(look, 50));
+})"""
+"""Wait for what scripts draw at first, and for the parts of the page that they load."""
 LOCATE_OPERABLE = """() => {
   const all = [...document.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex='0']")];
   const shown = all.filter((one) => !one.disabled && one.type !== "hidden" && one.tabIndex >= 0
@@ -142,7 +147,7 @@ def look(page: Page, url: str, path: str) -> Seen:
     page.emulate_media(color_scheme="light")
     page.goto(url + path)
     page.wait_for_load_state("load")
-    page.wait_for_timeout(300)  # scripts draw what they draw at first
+    page.evaluate(DRAWN)
     axe: list[str] = []
     keyboard: list[str] = []
     if path not in PATHS_OF_JOBS:
