@@ -48,7 +48,38 @@ _policy_fields: dict[str, st.SearchStrategy[Any]] = {
 }
 TAGS = ("x", "y")
 tags = st.sampled_from([["x"], ["y", "x"], []])
-policies = st.fixed_dictionaries({}, optional={**_policy_fields, "tags": tags})
+GROUPS = ("g", "h")
+of_flow: dict[str, st.SearchStrategy[Any]] = {
+    "group": st.sampled_from([*GROUPS, None]),
+    "priority": st.sampled_from([0, 0, 3, 9]),
+}
+policies = st.fixed_dictionaries({}, optional={**_policy_fields, "tags": tags, **of_flow})
+_of_group: dict[str, st.SearchStrategy[Any]] = {
+    "max_in_flight": st.sampled_from([1, 1, 2]),
+    "rate": st.sampled_from([{"count": count, "per": 15} for count in (1, 2)]),
+}
+_of_one_group = st.fixed_dictionaries({}, optional={**_of_group, "weight": st.sampled_from([1, 3])})
+limits = st.fixed_dictionaries(
+    {},
+    optional={
+        "max_in_flight": st.integers(1, 3),
+        "rate": st.sampled_from([{"count": count, "per": 5} for count in (1, 3)]),
+        "per_group": st.fixed_dictionaries({}, optional=_of_group).filter(bool),
+        "groups": st.fixed_dictionaries({GROUPS[0]: _of_one_group.filter(bool)}),
+    },
+)
+"""Rates are over an odd number of seconds, so that no move of the clock ends where their spans do."""
+
+
+def without_flows(drawn: Any) -> Any:
+    """Drawn arguments without groups, priorities and limits."""
+    if isinstance(drawn, dict):
+        return {name: without_flows(value) for name, value in drawn.items() if name not in {*of_flow, "limits"}}
+    if isinstance(drawn, list | tuple):
+        return type(drawn)(without_flows(value) for value in drawn)
+    return drawn
+
+
 selections = st.one_of(
     st.tuples(st.sampled_from(TAGS), st.none()),
     st.tuples(st.none(), st.sampled_from([JobState.DELAYED, JobState.READY])),
@@ -82,7 +113,7 @@ puts = st.fixed_dictionaries(
 ).map(_as_allowed)
 chained = st.lists(st.tuples(topics, puts), min_size=1, max_size=3)
 """Jobs that a finish puts, with their topics."""
-topic_settings = st.fixed_dictionaries({}, optional={**_policy_fields, "max_jobs": st.integers(1, 4)})
+topic_settings = st.fixed_dictionaries({}, optional={**_policy_fields, "max_jobs": st.integers(1, 4), "limits": limits})
 leases_ms = st.sampled_from([None, None, 10_000, 120_000])
 patterns = st.sampled_from(PATTERNS)
 consumers = st.sampled_from(["worker-1", "worker-2", None])

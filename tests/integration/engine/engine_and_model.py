@@ -32,10 +32,12 @@ from tests.integration.engine.modelled_job import (
     ANY_DELIVERY,
     DEAD_RETENTION_S,
     NO_DELIVERY,
+    PLAIN,
     SOME_TEXT,
     Delivery,
     ModelJob,
 )
+from tests.integration.engine.modelled_puts import LIVE_STATES
 from tests.integration.store.store_contents import Contents, of_all_partitions, read_contents
 from tests.integration.store.store_servers import StoreServer
 
@@ -147,6 +149,7 @@ class EngineAndModel(RuleBasedStateMachine):
         tagged = {job.id: set(job.policy["tags"]) for job in model.jobs.values() if job.policy["tags"]}
         assert contents.tagged == tagged
         self._check_collections(contents, model)
+        assert contents.groups == _groups_of(model)
         with_tag = {tag: {job_id for job_id, tags in tagged.items() if tag in tags} for tag in TAGS}
         assert contents.index == {tag: ids for tag, ids in with_tag.items() if ids}
 
@@ -224,6 +227,7 @@ class EngineAndModel(RuleBasedStateMachine):
         self.assert_same_instant(record.deadline_at_ms, job.deadline_s)
         assert (record.stored("backoff") or ExponentialBackoff().model_dump()) == job.policy["backoff"]
         assert (record.tags or []) == job.policy["tags"]
+        assert (record.group, record.priority) == (job.policy["group"], job.priority)
         assert record.last_error == job.last_error or (record.last_error and job.last_error is SOME_TEXT)
         assert record.reason == job.reason
         assert record.reserved_by == job.consumer
@@ -301,8 +305,8 @@ class EngineAndModel(RuleBasedStateMachine):
                 expired = set()
         assert not expired, "a repeated request takes nothing off the Ready list"
         # One that is dead may have left its place to its follow-up.
-        still_ready = any(model.jobs.get(job.id) is job and job.state is JobState.READY for job in ready)
-        assert reply.more or model.paused or not still_ready
+        still_ready = [job for job in ready if model.jobs.get(job.id) is job and job.state is JobState.READY]
+        assert reply.more or model.paused or not model.flows.can_go(still_ready, model.now_s)
 
     def hand_out_by_pattern(
         self, pattern: str, count: int, consumer: str | None, ttr_ms: int | None, request_id: str | None
@@ -328,9 +332,17 @@ class EngineAndModel(RuleBasedStateMachine):
         )
         assert {record.topic for record in records} <= served.keys()
         if not repeated:
-            good = sum(len(ready[topic]) - len(too_late[topic]) for topic in models)
-            assert bool(records) == bool(good)
-            assert len(records) == min(count, good) or (any(too_late.values()) and len(records) < min(count, good))
+            good = {
+                topic: [model.jobs[one] for one in ready[topic] if one not in too_late[topic]]
+                for topic, model in models.items()
+            }
+            most = {topic: model.flows.room(good[topic], model.now_s) for topic, model in models.items()}
+            least = {topic: model.flows.room(good[topic], model.now_s, surely=True) for topic, model in models.items()}
+            assert bool(records) >= any(least.values())
+            assert len(records) <= min(count, sum(most.values()))
+            # A pop asks topics for as many jobs as are ready there. Of those that it does not get it takes no others.
+            gets_all = not any(too_late.values()) and all(least[topic] == len(good[topic]) for topic in models)
+            assert len(records) >= min(count, sum(least.values())) or not gets_all
         for topic, model in served.items():
             mine = [record for record in records if record.topic == topic]
             dead = {job_id for job_id in too_late[topic] if self.has_ended(topic, job_id)}
@@ -398,6 +410,20 @@ class EngineAndModel(RuleBasedStateMachine):
             body=b"",
             request_id=delivery.request_id,
         )
+
+
+def _groups_of(model: JobModel) -> dict[str, tuple[int, int, str]]:
+    """What the store has of the groups of a topic."""
+    live = [job for job in model.jobs.values() if job.state in LIVE_STATES and job.flow != PLAIN]
+    holds = model.flows.holds
+    return {
+        group: (
+            sum(job.group == group for job in live),
+            sum(job.group == group and job.live is not None for job in live if group),
+            holds.get(group, ""),
+        )
+        for group in {job.group for job in live}
+    }
 
 
 def receipt_of(delivery: Delivery) -> Receipt:

@@ -64,8 +64,9 @@ class JobModel(PutModel):
         return {state: len(self.in_state(state)) for state in JobState}
 
     def may_be_in_order(self, job_ids: Sequence[str]) -> bool:
-        """Whether the Ready list may hold these jobs in this order; jobs of two partitions have none."""
-        positions = [(self.place_of(job_id), self.jobs[job_id].position) for job_id in job_ids]
+        """Whether the Ready list may hold these jobs in this order; those of two partitions or flows have none."""
+        jobs = [self.jobs[job_id] for job_id in job_ids]
+        positions = [((self.place_of(job.id), job.flow), job.position) for job in jobs]
         return not any(
             place == other and later.is_before(earlier)
             for (place, earlier), (other, later) in combinations(positions, 2)
@@ -99,7 +100,13 @@ class JobModel(PutModel):
         changes = dict(changes)
         if "body" in changes:
             job.body, job.is_collection, job.is_open = changes.pop("body"), False, False
+        former = job.flow
+        if job.group != (changes.get("group", job.group) or ""):
+            self.flows.leave(job)
         job.policy = job.policy | changes
+        if job.flow != former and job.state is JobState.READY:
+            self._turns += 1
+            job.position = ReadyPosition(self._turns, "came", 0)
         if delay_s is None:
             self._change(job, job.state)
             return
@@ -178,6 +185,7 @@ class JobModel(PutModel):
         deliveries = []
         for job_id in handed_out:
             job = self.jobs[job_id]
+            self._check_next(job, place)
             job.is_open = False
             job.live = Delivery(job_id, job.ended + 1, request_id, self.now_s)
             job.consumer = consumer
@@ -186,6 +194,7 @@ class JobModel(PutModel):
             job.latest_lease_end_s = min(ends_s, default=None)
             self._extend_lease(job, ttr_s)
             deliveries.append(job.live)
+        self._check_left(count - len(handed_out), place)
         for of in {self.place_of(job_id) for job_id in handed_out if request_id is not None}:
             of_place = [delivery for delivery in deliveries if self.place_of(delivery.job_id) == of]
             self._requests[of, str(request_id)] = _Request(of_place)
@@ -217,6 +226,7 @@ class JobModel(PutModel):
         self._returns += 1
         released = self._release(job, counted=False)
         self._change(released, JobState.READY, ReadyPosition(-self._returns, "returned", 0))
+        self.flows.keep_place(job)
 
     def finish(self, job_id: str, delivery: Delivery, result: Any = None) -> None:
         job = self.jobs.get(job_id)
@@ -275,6 +285,7 @@ class JobModel(PutModel):
             return JobState.DEAD, None, job.attempts
         self._set_retry_due(job, self.now_s + wait_s)
         self._change(job, JobState.DELAYED)
+        self.flows.keep_place(job)
         return JobState.DELAYED, job.due_s, job.attempts
 
     def touch(self, job_id: str, delivery: Delivery, *, ttr_s: int | None = None) -> int:
@@ -326,13 +337,15 @@ class JobModel(PutModel):
             self._remove(job)
         if state in (None, JobState.FINISHED):
             self.taken.clear()
-        if state is None and not self.settings and not self.paused and self.home_of is None:
+        if state is None and not (self.settings or self.flows.limits or self.paused) and self.home_of is None:
             self.known = False
+            self.flows.forget_turns()
         return len(jobs)
 
     def set_topic(self, settings: dict[str, Any]) -> None:
         self.known = True
-        self.settings = settings
+        self.settings = {name: value for name, value in settings.items() if name != "limits"}
+        self.flows.set_limits(settings.get("limits", {}), self.now_s)
 
     def pause(self, paused: bool) -> bool:
         self.known = self.known or paused
@@ -349,7 +362,7 @@ class JobModel(PutModel):
 
     def _visit(self) -> None:
         self._turns += 1
-        for job in list(self.jobs.values()):
+        for job in sorted(self.jobs.values(), key=lambda job: (job.exact_ms, job.id)):
             if self.is_expired(job):
                 self._bury_overdue(job)
             elif job.state is JobState.DELAYED and job.due_s <= self.now_s:
@@ -360,6 +373,7 @@ class JobModel(PutModel):
                 del self.jobs[job.id]
         self.tombstones = {key: until_s for key, until_s in self.tombstones.items() if until_s > self.now_s}
         self.taken = {key: until_s for key, until_s in self.taken.items() if until_s > self.now_s}
+        self.flows.timer_came(self.now_s)
 
     def _end_lease(self, job: ModelJob) -> None:
         latest_s = job.latest_lease_end_s
@@ -371,7 +385,11 @@ class JobModel(PutModel):
             self._bury(job, DeadReason.DEADLINE if self._deadline_has_passed(job) else DeadReason.ATTEMPTS)
         else:
             self._set_retry_due(job, self.now_s)
-            self._change(job, JobState.READY, ReadyPosition(self._turns, "lease ended", job.exact_ms))
+            position = ReadyPosition(self._turns, "lease ended", job.exact_ms)
+            if self.flows.keep_place(job):
+                self._returns += 1
+                position = ReadyPosition(-self._returns, "lease ended", 0)
+            self._change(job, JobState.READY, position)
 
     # Shared by the verbs
 
@@ -425,6 +443,7 @@ class JobModel(PutModel):
         self._bury(job, job.end_of_waiting[1])
 
     def _bury(self, job: ModelJob, reason: DeadReason) -> None:
+        self.flows.leave(job)
         if job.follow_up is not None:
             self._start_follow_up(job, self.now_s, job.last_error)
             return
@@ -436,6 +455,7 @@ class JobModel(PutModel):
 
     def _remove(self, job: ModelJob, *, keep_follow_up: bool = False) -> None:
         place = self.place_of(job.id)
+        self.flows.leave(job)
         del self.jobs[job.id]
         if job.state is JobState.FINISHED:
             self.taken.pop((place, job.id), None)
@@ -456,15 +476,27 @@ class JobModel(PutModel):
     def _check_handed_out(
         self, count: int, handed_out: Sequence[str], expired: Collection[str], place: str | None
     ) -> None:
-        ready = {job.id: job for job in self.in_state(JobState.READY) if place in (None, self.place_of(job.id))}
-        too_late = {job.id for job in ready.values() if self.is_expired(job)}
-        good = ready.keys() - too_late
+        ready = self.ready_in(place)
+        too_late = {job.id for job in ready if self.is_expired(job)}
+        good = {job.id for job in ready} - too_late
         assert len(handed_out) == len(set(handed_out))
+        assert len(handed_out) <= count
         assert set(handed_out) <= good, "handed out a job that may not be handed out"
         assert set(expired) <= too_late
-        assert len(handed_out) == min(count, len(good))
-        if len(handed_out) < count:
-            assert set(expired) == too_late
-        assert self.may_be_in_order(handed_out)
-        for job_id in ready.keys() - set(handed_out) - set(expired):
-            assert all(self.may_be_in_order((first, job_id)) for first in handed_out), f"{job_id} was skipped"
+
+    def ready_in(self, place: str | None = None) -> list[ModelJob]:
+        """The ready jobs, of one partition or of all."""
+        return [job for job in self.in_state(JobState.READY) if place in (None, self.place_of(job.id))]
+
+    def _check_next(self, job: ModelJob, place: str | None) -> None:
+        """Assert that this job may be handed out next."""
+        ready = self.ready_in(place)
+        kept_its_place = self.flows.hand_out(job, [one for one in ready if not self.is_expired(one)], self.now_s)
+        for other in () if kept_its_place else ready:
+            assert other.flow != job.flow or self.may_be_in_order((job.id, other.id)), f"{other.id} was skipped"
+
+    def _check_left(self, missing: int, place: str | None) -> None:
+        """Assert that a pop that handed out so many fewer jobs than it was asked for could not have had more."""
+        ready = self.ready_in(place)
+        assert not missing or not self.flows.can_go(ready, self.now_s)
+        self.flows.end_pop([job for job in ready if not self.is_expired(job)], self.now_s)

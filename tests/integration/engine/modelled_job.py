@@ -10,7 +10,12 @@ from deferd.contract.model import DeadReason, JobState
 DEAD_RETENTION_S = 100
 
 Policy = dict[str, Any]
-"""ttr, max_attempts, backoff, ttl, retain, dead_retain, time_limit, deadline, tags, unique_for, as in a put."""
+"""ttr, max_attempts, backoff, ttl, retain, dead_retain, time_limit, deadline, tags, group, priority and unique_for of
+puts.
+"""
+Flow = tuple[int, str]
+"""A priority, and a group, '' for none."""
+PLAIN: Flow = (0, "")
 SERVICE_DEFAULTS: Policy = {
     "ttr": 60,
     "max_attempts": None,
@@ -21,6 +26,8 @@ SERVICE_DEFAULTS: Policy = {
     "time_limit": None,
     "deadline": None,
     "tags": [],
+    "group": None,
+    "priority": 0,
     "unique_for": None,
 }
 SOME_TEXT = "some text"
@@ -101,6 +108,18 @@ class ModelJob:
     is_collection: bool = False
     is_open: bool = False
     follow_up: ModelJob | None = None
+
+    @property
+    def group(self) -> str:
+        return self.policy["group"] or ""
+
+    @property
+    def priority(self) -> int:
+        return int(self.policy["priority"])
+
+    @property
+    def flow(self) -> Flow:
+        return self.priority, self.group
 
     @property
     def items(self) -> int:

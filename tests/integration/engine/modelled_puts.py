@@ -11,6 +11,7 @@ import orjson
 
 from deferd.contract.errors import DeferdError, JobExists, JobReserved, PayloadTooLarge, TopicFull
 from deferd.contract.model import JobState
+from tests.integration.engine.modelled_flows import FlowModel
 from tests.integration.engine.modelled_job import SERVICE_DEFAULTS, Delivery, ModelJob, Policy, ReadyPosition
 
 MOST_BODY_BYTES = 34
@@ -44,9 +45,13 @@ class PutModel:
     partitions: int = 1
     home_of: Callable[[str], str] | None = None
     """The partition for a new job with an id; None for a topic without partitions."""
+    flows: FlowModel = field(init=False)
     _places: dict[str, str] = field(default_factory=dict)
     _changes: int = 0
     _turns: int = 0
+
+    def __post_init__(self) -> None:
+        self.flows = FlowModel(self.jobs)
 
     def place_of(self, job_id: str) -> str:
         """The partition that holds an id, or that a job with it would be put into."""
@@ -126,6 +131,8 @@ class PutModel:
                 raise JobReserved(self.topic, new.id)
         if old is None or old.state not in LIVE_STATES:
             self._require_room(self.place_of(new.id))
+        if old is not None:
+            self.flows.leave(old)
         place = self._places[new.id] = self.place_of(new.id)
         self.jobs[new.id] = new
         self.taken.pop((place, new.id), None)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import orjson
 import pytest
 
-from deferd.contract.model import ChangeJob
+from deferd.contract.model import ChangeJob, TopicSettings
+from deferd.engine.engine import Engine
 from deferd.engine.record import JobRecord
 from deferd.engine.script_arguments import encode_finish
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
+from tests.waiting import until
 
+LONG_WAIT_MS = 10_000
 FLOW_KEYS = {"groups", "flows", "flows/free", "turns", "turns/newest", "limited"}
 
 
@@ -123,6 +128,20 @@ async def test_the_place_of_a_job_is_free_once_it_has_left(driver: EngineDriver,
     assert await ids(driver) == ["a2"]
 
 
+@pytest.mark.parametrize("fields", [{"group": "a"}, {"delay": 1}])
+async def test_a_changed_job_keeps_its_place_while_it_stays_in_the_group(
+    driver: EngineDriver, fields: dict[str, Any]
+) -> None:
+    await set_limits(driver, g={"n": 1})
+    await put_some(driver, ["a1", "a2"], group="a")
+    job = await driver.pop_one()
+    await driver.deliveries.release(TOPIC, "a1", job.receipt, delay_ms=5000)
+    await driver.queue.change(TOPIC, "a1", ChangeJob.model_validate(fields))
+    assert await ids(driver) == []
+    await driver.pass_time(5)
+    assert await ids(driver) == ["a1"]
+
+
 async def test_in_flight_limits_of_topic_and_groups(driver: EngineDriver) -> None:
     await set_limits(driver, n=4, g={"n": 2}, s={"big": {"n": 3}})
     await put_some(driver, [f"a{n}" for n in range(4)], group="a")
@@ -161,6 +180,7 @@ async def test_weights_are_shares(driver: EngineDriver) -> None:
     await set_limits(driver, s={"big": {"w": 3}})
     await put_some(driver, [f"a{n}" for n in range(8)], group="a")
     await put_some(driver, [f"b{n}" for n in range(24)], group="big")
+    await ids(driver, 4)  # who begins, and with how many, is not said
     popped = await ids(driver, 16)
     assert sum(name[0] == "b" for name in popped) == 12
 
@@ -295,3 +315,43 @@ async def test_deliveries_from_before_the_limits_make_room(driver: EngineDriver)
         await finish(driver, one)
         assert driver.server.command("ZSCORE", f"{KEY}:limited", "") is None
     assert await ids(driver) == ["d"]
+
+
+async def test_a_change_to_the_same_group_or_priority_moves_nothing(driver: EngineDriver) -> None:
+    await put_some(driver, ["a1", "a2"], group="a", priority=2)
+    await driver.queue.change(TOPIC, "a1", ChangeJob(group="a", priority=2))
+    assert await ids(driver) == ["a1", "a2"]
+
+
+async def test_returned_jobs_are_first_also_where_only_groups_had_ready_ones(driver: EngineDriver) -> None:
+    await put_some(driver, ["p2", "p1", "p3"])
+    held = await driver.pop(2)
+    await driver.put("a1", group="a")
+    await driver.cancels.cancel(TOPIC, "p3")
+    await driver.put("p4")
+    await driver.held_jobs.return_popped(held)
+    assert [one for one in await ids(driver) if one != "a1"] == ["p2", "p1", "p4"]
+
+
+def is_waiting(engine: Engine) -> bool:
+    return any(waiter.stage == "waiting" for waiter in engine.dispatcher.waiting.all())
+
+
+@pytest.mark.parametrize(
+    "limits", [{"max_in_flight": 1}, {"per_group": {"max_in_flight": 1}}, {"rate": {"count": 1, "per": 0.4}}]
+)
+async def test_a_pop_that_waits_for_room_is_woken(engine: Engine, limits: dict[str, Any]) -> None:
+    await engine.topics.set(TOPIC, TopicSettings.model_validate({"limits": limits}))
+    await engine.puts.put_many([job(name, group="g") for name in "abc"])
+    [held] = await engine.dispatcher.pop([TOPIC], count=3)
+    began_s = time.monotonic()
+    waiting = asyncio.create_task(engine.dispatcher.pop([TOPIC], count=3, wait_ms=LONG_WAIT_MS))
+    await until(lambda: is_waiting(engine), "the pop waits")
+    if "rate" not in limits:
+        await engine.queue.finish(TOPIC, held.id, held.receipt)
+    assert [one.id for one in await waiting] == ["b"]
+    waiting = asyncio.create_task(engine.dispatcher.pop([TOPIC], count=3, wait_ms=LONG_WAIT_MS))
+    await until(lambda: is_waiting(engine), "the pop waits")
+    await engine.topics.set(TOPIC, TopicSettings())
+    assert [one.id for one in await waiting] == ["c"]
+    assert time.monotonic() - began_s < LONG_WAIT_MS / 1000 / 2

@@ -30,6 +30,7 @@ class EveryCallOnPartitions(EveryCall):
     """All calls, in any order, on topics that have several partitions."""
 
     shards = 8
+    may_have_flows = False
 
     def __init__(self) -> None:
         super().__init__()

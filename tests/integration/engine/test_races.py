@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from deferd.contract.errors import DeferdError, JobCancelled, JobExists, JobNotFound, JobReserved, ReceiptStale
-from deferd.contract.model import FinishItem, JobState, PutJob
+from deferd.contract.flow import FlowLimits, TopicLimits
+from deferd.contract.model import FinishItem, JobState, PutJob, TopicSettings
 from deferd.engine.deliveries import Released
 from deferd.engine.engine import Engine
 from deferd.engine.puts import PutOutcome
@@ -318,6 +319,86 @@ async def test_dead_jobs_are_redriven_once(driver: EngineDriver, rival: EngineDr
     redriven = await race(redrive_jobs(driver.engine, TOPIC, limit=75), redrive_jobs(rival.engine, TOPIC, limit=75))
     assert sum(redriven) == ROUNDS
     assert sorted(driver.ready_list()) == sorted(f"j{number}" for number in range(ROUNDS))
+
+
+class LimitedConsumers:
+    """Consumers of a topic with limits, which note what they hold: never more than the limits, and each group in order.
+
+    A job is noted as held after the pop that returned it, until before the call that ends its delivery: all that time
+    the store has it reserved.
+    """
+
+    most, groups, of_each = 3, "abcd", 25
+
+    def __init__(self) -> None:
+        self.held: dict[str, JobRecord] = {}
+        self.left = {group: [f"{group}{number:02}" for number in range(self.of_each)] for group in self.groups}
+        self.kept: dict[str, str] = {}
+        """By group: the job whose delivery has ended, but which has not."""
+        self.most_held = 0
+
+    def note_held(self, one: JobRecord) -> None:
+        group = one.id[0]
+        assert not [other for other in self.held if other[0] == group], "two of a group with strict order"
+        assert one.id == self.kept.pop(group, one.id), "before the one that keeps its place"
+        earlier = self.left[group][: self.left[group].index(one.id)]
+        assert not earlier, "before others of its group"
+        self.held[one.id] = one
+        self.most_held = max(self.most_held, len(self.held))
+        assert self.most_held <= self.most
+
+    async def consume(self, engine: EngineDriver) -> None:
+        mine: list[JobRecord] = []
+        while any(self.left.values()):
+            for one in await engine.pop(2):
+                self.note_held(one)
+                mine.append(one)
+            if mine and random.random() < 0.6:
+                await self.end(engine, mine.pop(random.randrange(len(mine))))
+
+    async def end(self, engine: EngineDriver, one: JobRecord) -> None:
+        how = random.choice(["finish", "finish", "release", "return", "touch"])
+        if how == "touch":
+            await engine.deliveries.touch(TOPIC, one.id, one.receipt)
+        del self.held[one.id]
+        if how in ("finish", "touch"):
+            self.left[one.id[0]].remove(one.id)
+            await engine.queue.finish(TOPIC, one.id, one.receipt)
+            return
+        self.kept[one.id[0]] = one.id
+        if how == "release":
+            await engine.deliveries.release(TOPIC, one.id, one.receipt, delay_ms=0)
+        else:
+            await engine.held_jobs.return_popped([one])
+
+    async def cancel(self, engine: EngineDriver) -> None:
+        """Cancel the last jobs of groups, unless somebody has them."""
+        for group in self.groups:
+            one = self.left[group][-1]
+            if await race(engine.cancels.cancel(TOPIC, one, refuse_reserved=True)) == [JobState.READY]:
+                self.left[group].remove(one)
+
+    async def promote(self, engine: EngineDriver) -> None:
+        while any(self.left.values()):
+            await engine.run_timer()
+
+
+async def test_limits_hold_at_every_instant_and_groups_keep_their_order(
+    driver: EngineDriver, rival: EngineDriver
+) -> None:
+    limits = TopicLimits(max_in_flight=LimitedConsumers.most, per_group=FlowLimits(max_in_flight=1))
+    await driver.topics.set(TOPIC, TopicSettings(limits=limits))
+    consumers = LimitedConsumers()
+    for group, ids in consumers.left.items():
+        await driver.puts.put_many([job(one, group=group) for one in ids])
+    async with asyncio.timeout(10):
+        await asyncio.gather(
+            *(consumers.consume(engine) for engine in (driver, rival) for _ in range(3)),
+            consumers.cancel(rival),
+            consumers.promote(driver),
+        )
+    assert consumers.most_held == LimitedConsumers.most
+    assert await driver.counts() == {}
 
 
 async def test_waiting_consumers_of_two_processes_share_the_jobs(server: StoreServer) -> None:

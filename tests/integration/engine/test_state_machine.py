@@ -38,9 +38,15 @@ class EveryCall(EngineAndModel):
     """All calls, in any order."""
 
     calls = 0
+    may_have_flows = True
+    has_flows = False
+    """Whether jobs of this example may have groups and priorities, and topics limits."""
 
-    @initialize(many=st.lists(drawn.puts, max_size=6))
-    def begin(self, many: list[dict[str, Any]]) -> None:
+    @initialize(limits=st.none() | drawn.limits | drawn.limits, many=st.lists(drawn.puts, max_size=6))
+    def begin(self, limits: dict[str, Any] | None, many: list[dict[str, Any]]) -> None:
+        self.has_flows = self.may_have_flows and limits is not None
+        if self.has_flows:
+            self.make(("set_topic", {"topic": TOPICS[0], "values": {"limits": limits}}))
         self.make(("put_many", {"topic": TOPICS[0], "many": many}))
 
     # Producers
@@ -351,7 +357,7 @@ class EveryCall(EngineAndModel):
         actual = self.run(purge_jobs(self.driver.engine, topic, state))
         assert actual == result_of(lambda: self.models[topic].purge(state))
 
-    @drawn.verb(topic=drawn.topics, values=drawn.topic_settings)
+    @drawn.verb(2, topic=drawn.topics, values=drawn.topic_settings)
     def set_topic(self, topic: str, values: dict[str, Any]) -> None:
         view = self.run(self.driver.topics.set(topic, TopicSettings.model_validate(values)))
         self.models[topic].set_topic(values)
@@ -413,6 +419,8 @@ class EveryCall(EngineAndModel):
 
     def make(self, call: tuple[str, dict[str, Any]]) -> None:
         name, arguments = call
+        if not self.has_flows:
+            arguments = drawn.without_flows(arguments)
         if not self.out_of_time:
             try:
                 getattr(self, name)(**arguments)

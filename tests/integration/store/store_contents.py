@@ -38,6 +38,8 @@ class Contents:
     items: dict[str, int]
     """The bytes of the items that are collected under an id."""
     item_lists: dict[str, list[bytes]]
+    groups: dict[str, tuple[int, int, str]]
+    """Of each group how many live and reserved jobs it has, and the one that keeps its place, '' for none."""
 
     def of_job(self, job_id: str) -> tuple[Any, ...]:
         """Everything about one job, except its place in the Ready list."""
@@ -79,6 +81,7 @@ def of_all_partitions(partitions: Sequence[Contents]) -> Contents:
         follow=_united([one.follow for one in partitions]),
         items=_united([one.items for one in partitions]),
         item_lists=_united([one.item_lists for one in partitions]),
+        groups=_united([one.groups for one in partitions]),
     )
 
 
@@ -109,10 +112,11 @@ def read_contents(client: redis.Redis, topic: str, keys: Keys = KEYS) -> Content
     prefix = pool.removesuffix("pool")
     pipe.hgetall(f"{prefix}follow")
     pipe.hgetall(f"{prefix}items")
+    pipe.hgetall(f"{prefix}groups")
     for key in (delay, reserved, dead, finished, expiry, cancelled, taken):
         pipe.zrange(key, 0, -1, withscores=True)
     jobs, ready_list, names, topic_settings, due_ms, counted, requested, with_tags, *rest = pipe.execute()
-    follow, items, *sets = rest
+    follow, items, groups, *sets = rest
     scores = [{member.decode(): int(score) for member, score in members} for members in sets]
     states = (JobState.DELAYED, JobState.RESERVED, JobState.DEAD, JobState.FINISHED)
     return Contents(
@@ -132,7 +136,13 @@ def read_contents(client: redis.Redis, topic: str, keys: Keys = KEYS) -> Content
         follow={job_id.decode(): record for job_id, record in follow.items()},
         items={job_id.decode(): int(size) for job_id, size in items.items()},
         item_lists=_read_lists(client, f"{prefix}{ITEMS_PREFIX}"),
+        groups={name.decode(): _read_group(entry.decode()) for name, entry in groups.items()},
     )
+
+
+def _read_group(entry: str) -> tuple[int, int, str]:
+    live, reserved, _, hold = entry.split(" ")
+    return int(live), int(reserved), hold
 
 
 def _read_lists(client: redis.Redis, prefix: str) -> dict[str, list[bytes]]:

@@ -13,7 +13,7 @@ from tests.faults.set_commands import Members, check_members
 from tests.integration.store.store_contents import Contents
 
 CLOCK = StoreClock(offset_ms=0, uncertainty_ms=0)
-EMPTY = Contents({}, {}, [], {}, {}, {}, None, None, {}, {}, {}, {}, {}, {}, {}, {})
+EMPTY = Contents({}, {}, [], {}, {}, {}, None, None, {}, {}, {}, {}, {}, {}, {}, {}, {})
 
 
 def sadd(call_s: float, members: dict[str, int], outcome: str = "stored") -> dict[str, Any]:

@@ -27,8 +27,8 @@ if ARGV[5] ~= '' then
     record.extra[key] = value
     if key == 'g' then has_new_tags = true end
     if key == 'wi' or key == 'sp' then has_new_place = true end
-    if key == 'gr' or key == 'pr' then has_new_flow = true end
   end
+  has_new_flow = FLOWS.of(old_extra) ~= FLOWS.of(record.extra)
 end
 local has_new_due, due = ARGV[3] ~= '', nil
 if has_new_due then

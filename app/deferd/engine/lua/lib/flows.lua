@@ -21,11 +21,12 @@
 --            after a change of the limits, until all blocked flows have been looked at again
 --   rate/GROUP, rate/  LIST lib/rate.lua, of a group and of the topic
 -- REQUESTS has a third word for reserved jobs of a flow, "=GROUP", and for all others of a topic with limits, "!".
--- Virtual time is that of start-time fair queueing (Goyal, Vin, Cheng 1996): a flow that becomes busy begins at the time of
--- the flow whose turn it is, behind those that have begun there before.
+-- Virtual time is that of start-time fair queueing (Goyal, Vin, Cheng 1996), but that a flow that becomes busy begins half
+-- a turn later than the flow whose turn it is, behind those that have begun there before: a stream of new groups then takes
+-- no turns from those that have had one.
 FLOWS.FIRST, FLOWS.WIDTH, FLOWS.MOST = -2 ^ 53, 2 ^ 32, 2 ^ 21 - 2 ^ 11
 FLOWS.PLAIN_FROM = FLOWS.FIRST + FLOWS.MOST * FLOWS.WIDTH
-FLOWS.BAND, FLOWS.COST, FLOWS.NEVER, FLOWS.ALL = 2 ^ 49, 2 ^ 14, 2 ^ 53, '*'
+FLOWS.BAND, FLOWS.COST, FLOWS.NEVER, FLOWS.ALL = 2 ^ 49, 10080, 2 ^ 53, '*'  -- COST: up to 10, each weight divides it
 FLOWS.PAUSED, FLOWS.BLOCKED, FLOWS.MARKED = 1, 2, 4
 FLOWS.PLAIN = '0 '
 FLOWS.MOST_LOOKED_AT = 100  -- flows in a call of which no job is handed out
@@ -202,7 +203,7 @@ function FLOWS.time_to_join(begin, earliest)
   local newest = FLOWS.newest(begin)
   local next_turn = tonumber(first[2] or newest)
   if earliest and earliest > next_turn then return earliest end
-  local time = math.min(math.max(next_turn, newest) + 1, next_turn + FLOWS.COST)
+  local time = math.min(math.max(next_turn + FLOWS.COST / 2, newest) + 1, next_turn + FLOWS.COST - 1)
   redis.call('HSET', topic_key('turns/newest'), begin, string.format('%.0f', time))
   return time
 end
@@ -427,7 +428,7 @@ function FLOWS.next(settings, most, now)
     local state = FLOWS.read(group)
     local _, _, weight = FLOWS.limits_of(settings, group)
     local found = { flow = flow, turn = turn, cost = math.floor(FLOWS.COST / weight), group = group, state = state }
-    local in_a_row = math.floor((next_turn - turn) / found.cost) + 1
+    local in_a_row = math.max(math.ceil((next_turn - turn) / found.cost), 1)
     local room, only, room_at = FLOWS.allowed(settings, group, state, now)
     local ids = FLOWS.first(flow, math.min(most, in_a_row, math.max(room, 1)))
     if #ids == 0 then

@@ -24,8 +24,8 @@ end
 -- as an earlier layout had, and then nothing may be half done.
 -- Those of flows (lib/flows.lua) come before all others.
 local function last_position()
-  local last = redis.call('ZRANGE', READY, -1, -1, 'WITHSCORES')[2]
-  return last and math.max(tonumber(last), FLOWS.PLAIN_FROM) or 0
+  local last = tonumber(redis.call('ZRANGE', READY, -1, -1, 'WITHSCORES')[2] or 0)
+  return last >= FLOWS.PLAIN_FROM and last or 0
 end
 
 -- Append jobs to the Ready list after `position`, in this order, and return the new last position. None of them may be
