@@ -295,3 +295,12 @@ async def test_deliveries_from_before_the_limits_make_room(driver: EngineDriver)
         await finish(driver, one)
         assert driver.server.command("ZSCORE", f"{KEY}:limited", "") is None
     assert await ids(driver) == ["d"]
+
+
+async def test_a_purge_of_groups_goes_in_steps_of_a_megabyte(driver: EngineDriver) -> None:
+    for index in range(12):
+        await driver.put(f"j{index}", group="g", body="x" * 100_000)
+    options = orjson.dumps({"state": "ready", "most": 1000})
+    keys = driver.queue._keys.of_topic(TOPIC)
+    removed, more, *_ = await driver.engine._scripts.run("purge", keys, (TOPIC, options))
+    assert (removed, more, groups(driver)) == (11, 1, {"g": "1 0 0 "})
