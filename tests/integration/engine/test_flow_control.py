@@ -312,3 +312,15 @@ async def test_a_purge_of_groups_goes_in_steps_of_a_megabyte(driver: EngineDrive
     keys = driver.queue._keys.of_topic(TOPIC)
     removed, more, *_ = await driver.engine._scripts.run("purge", keys, (TOPIC, options))
     assert (removed, more, groups(driver)) == (11, 1, {"g": "1 0 0 "})
+
+
+async def test_a_returned_job_waits_when_there_are_too_many_flows(driver: EngineDriver) -> None:
+    await driver.put("a", group="g")
+    (taken,) = await driver.pop(2)  # the search for a second one forgets the flow
+    for slot in (2**21, 2**21 + 1):  # beyond the last one
+        driver.server.command("ZADD", f"{KEY}:flows/free", slot, slot)
+    await driver.held_jobs.return_popped([taken])
+    assert await ids(driver) == []
+    await driver.pass_time(1)
+    await finish(driver, *await driver.pop(2))
+    assert groups(driver) == {}

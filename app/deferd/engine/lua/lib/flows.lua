@@ -302,10 +302,11 @@ function FLOWS.append(ids, position, flows)
   return position
 end
 
--- Put one job at the head of its flow.
+-- Put one job at the head of its flow; if there is no slot for that, FLOWS.append has it wait.
 function FLOWS.prepend(id)
   local flow = FLOWS.of_raw(redis.call('HGET', POOL, id))
   local slot = flow ~= FLOWS.PLAIN and FLOWS.slot(flow, true)
+  if not slot and flow ~= FLOWS.PLAIN then return FLOWS.append({ id }, 0, { flow }) end
   local first, last = FLOWS.PLAIN_FROM, '+inf'
   if slot then first, last = FLOWS.positions(slot) end
   local place = redis.call('ZRANGE', READY, first, last, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')[2]
