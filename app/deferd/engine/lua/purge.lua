@@ -9,8 +9,10 @@
 -- ARGV[3..] ids
 -- Returns: see lib/sweep.lua
 -- Bound: `most` jobs, and as many ids that are taken, or the ids; the caller sends at most 1000. It ends early when the
--- records that it has read reach 1 MiB: with a reason, group or cutoff those of all jobs, else of reserved ones.
+-- records that it has read reach 1 MiB: with a reason, group or cutoff those of all jobs, else of reserved ones, and in a
+-- topic with groups or priorities of all live ones.
 local removed, looked, first, states_of_first = 0, 0, {}, {}
+local has_flows = FLOWS.exist()
 
 local function matches(id, state)
   if OPTIONS.tag and not has_tag(id) then return false end
@@ -28,7 +30,9 @@ local function purge(id, state, score)
   if not matches(id, state) then return end
   removed = removed + 1
   if not OPTIONS.samples then
-    if state == 'reserved' then bytes = bytes + redis.call('HSTRLEN', POOL, id) end  -- remove_job reads it
+    if state == 'reserved' or has_flows and state ~= 'dead' and state ~= 'finished' then
+      bytes = bytes + redis.call('HSTRLEN', POOL, id)  -- remove_job reads it
+    end
     remove_job(id, state, score, now)
   elseif #first < OPTIONS.samples then
     first[#first + 1], states_of_first[#first + 1] = id, state

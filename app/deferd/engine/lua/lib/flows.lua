@@ -29,7 +29,8 @@ FLOWS.PLAIN_FROM = FLOWS.FIRST + FLOWS.MOST * FLOWS.WIDTH
 FLOWS.BAND, FLOWS.COST, FLOWS.NEVER, FLOWS.ALL = 2 ^ 49, 10080, 2 ^ 53, '*'  -- COST: up to 10, each weight divides it
 FLOWS.PAUSED, FLOWS.BLOCKED, FLOWS.MARKED = 1, 2, 4
 FLOWS.PLAIN = '0 '
-FLOWS.MOST_LOOKED_AT = 100  -- flows in a call of which no job is handed out
+FLOWS.MOST_LOOKED_AT = 100  -- heads of flows
+FLOWS.MOST_TURNS = 250  -- in a call: each takes 20 to 30 microseconds of the store's time
 FLOWS.MOST_STORED = 500  -- groups in a command
 FLOWS.MOST_BYTES = 1024 * 1024
 FLOWS.TRY_AGAIN_MS = 1000
@@ -302,10 +303,11 @@ function FLOWS.append(ids, position, flows)
   return position
 end
 
--- Put one job at the head of its flow.
+-- Put one job at the head of its flow; if there is no slot for that, FLOWS.append has it wait.
 function FLOWS.prepend(id)
   local flow = FLOWS.of_raw(redis.call('HGET', POOL, id))
   local slot = flow ~= FLOWS.PLAIN and FLOWS.slot(flow, true)
+  if not slot and flow ~= FLOWS.PLAIN then return FLOWS.append({ id }, 0, { flow }) end
   local first, last = FLOWS.PLAIN_FROM, '+inf'
   if slot then first, last = FLOWS.positions(slot) end
   local place = redis.call('ZRANGE', READY, first, last, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')[2]
@@ -404,16 +406,18 @@ end
 
 -- Before the first search of a call: plain jobs, which are put without a look at the others, take turns with them.
 function FLOWS.begin_turns()
-  FLOWS.looked_at = 0
+  FLOWS.turns = 0
   local last = redis.call('ZRANGE', READY, -1, -1, 'WITHSCORES')[2]
   if last and tonumber(last) >= FLOWS.PLAIN_FROM then FLOWS.take_turns(FLOWS.PLAIN) end
 end
 
 -- Find the jobs that are handed out next, at most `most`, all of the flow whose turn it is and as many as it may have in a
 -- row. Returns their ids and what FLOWS.take needs, or nil and why there are none: none is `ready`, `limited`, or `more`
--- when they must be searched further. Bound: `most` jobs, and MOST_LOOKED_AT flows in all searches of a call.
+-- when they must be searched further. Bound: `most` jobs, and MOST_TURNS in all searches of a call, also of flows that are
+-- held back or have no jobs.
 function FLOWS.next(settings, most, now)
-  while FLOWS.looked_at < FLOWS.MOST_LOOKED_AT do
+  while FLOWS.turns < FLOWS.MOST_TURNS do
+    FLOWS.turns = FLOWS.turns + 1
     local first = redis.call('ZRANGE', topic_key('turns'), 0, 1, 'WITHSCORES')
     local flow, turn, next_turn = first[1], tonumber(first[2]), tonumber(first[4] or FLOWS.NEVER)
     if not flow then
@@ -438,7 +442,6 @@ function FLOWS.next(settings, most, now)
     else
       return only and { only } or ids, found
     end
-    FLOWS.looked_at = FLOWS.looked_at + 1
   end
   return nil, 'more'
 end

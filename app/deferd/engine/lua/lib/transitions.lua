@@ -198,7 +198,9 @@ local TOMBSTONE_MS = 60000
 local function remove_job(id, state, score, now, keep_follow_up, why)
   local has_more = any_has_more()
   if state == 'reserved' then forget_holders({ id }) end
-  if has_more and state ~= 'dead' and state ~= 'finished' then FLOWS.left_raw(id, redis.call('HGET', POOL, id)) end
+  if has_more and state ~= 'dead' and state ~= 'finished' and FLOWS.exist() then
+    FLOWS.left_raw(id, redis.call('HGET', POOL, id))
+  end
   redis.call('ZREM', set_of(state), id)
   if why then note_event('X', id, state, why) end
   if state == 'reserved' then
