@@ -397,7 +397,8 @@ async def test_a_service_starts_with_the_shards_that_can_be_reached(cluster: Clu
     guard = cluster.holder_of("deferd:shards")
     failing = next(node for node in cluster.masters if node is not guard)
     getattr(failing, how)()
-    for url in map(cluster.url_from, range(len(cluster.masters))):  # for each node that may be queried first
+
+    async def start(url: str) -> None:
         store = await connect(url, timeout_s=STORE_TIMEOUT_S)
         await check(store, shards=SHARDS)
         await store.close()
@@ -408,6 +409,10 @@ async def test_a_service_starts_with_the_shards_that_can_be_reached(cluster: Clu
                 if cluster.holder_of(KEYS.of_topic(name)[0]) is guard
             )
             await deployment.engine.puts.put(PutJob(topic=healthy, on_conflict="keep", id="a"))
+
+    async with asyncio.TaskGroup() as starts:  # from each node that may be queried first
+        for number in range(len(cluster.masters)):
+            starts.create_task(start(cluster.url_from(number)))
 
 
 async def test_a_start_without_the_node_of_the_shard_guard_names_it(cluster: ClusterSet) -> None:
