@@ -384,3 +384,13 @@ async def test_a_returned_job_waits_when_there_are_too_many_flows(driver: Engine
     await driver.pass_time(1)
     await finish(driver, *await driver.pop(2))
     assert groups(driver) == {}
+
+
+async def test_a_visit_of_the_timer_moves_few_jobs_of_groups(driver: EngineDriver) -> None:
+    await driver.puts.put_many([job(f"j{n}", group=f"g{n}", delay=5) for n in range(300)])
+    for state in ("due", "held"):
+        driver.move_clock(61)
+        await driver.engine.timers[0].run_once()
+        assert (await driver.counts())["ready"] == 250, state
+        await driver.run_timer()
+        assert len(await all_ids(driver)) == 300

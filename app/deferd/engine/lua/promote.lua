@@ -16,7 +16,8 @@
 -- whose time has passed.
 -- Afterwards `due` holds when the topic next needs a visit (now, if this one was not enough). A topic without jobs,
 -- settings and paused groups into which nothing was put for FORGET_AFTER_MS is forgotten.
--- Bound: ARGV[2] for each of the sorted sets; the caller sends at most 1000.
+-- Bound: ARGV[2] for each of the sorted sets, at most FLOWS.MOST_TURNS in a topic with groups, priorities or limits; the
+-- caller sends at most 1000.
 local BEFORE_LATENESS = 8
 local RENEW_EVERY_MS = 100
 
@@ -126,9 +127,10 @@ local has_tombstones = has_others and redis.call('EXISTS', CANCELLED, TAKEN, RUN
 local has_flows = has_others and FLOWS.exist()
 if has_flows then FLOWS.check_types() end
 local flow_of = {}
+if has_flows then limit = math.min(limit, FLOWS.MOST_TURNS) end
 if has_flows and #due > 0 then
   local ids = {}
-  for index = 1, #due / 2 do ids[index] = due[2 * index - 1] end
+  for index = 1, math.min(#due / 2, limit) do ids[index] = due[2 * index - 1] end
   -- Those whose records are more than is read in one call are for the next visit.
   local count = read_records(ids, function(index, raw) flow_of[ids[index]] = FLOWS.of_raw(raw) end)
   for at = #due, 2 * count + 1, -1 do due[at] = nil end
