@@ -394,3 +394,32 @@ async def test_a_visit_of_the_timer_moves_few_jobs_of_groups(driver: EngineDrive
         assert (await driver.counts())["ready"] == 250, state
         await driver.run_timer()
         assert len(await all_ids(driver)) == 300
+
+
+async def test_of_two_jobs_that_were_released_the_first_keeps_the_place(driver: EngineDriver) -> None:
+    await set_limits(driver, g={"n": 2})
+    await put_some(driver, ["a1", "a2", "a3"], group="a")
+    first, second = await driver.pop(10)
+    await set_limits(driver, g={"n": 1})
+    await driver.deliveries.release(TOPIC, first.id, first.receipt, delay_ms=5000)
+    await driver.deliveries.release(TOPIC, second.id, second.receipt, delay_ms=0)
+    await driver.run_timer()
+    assert await ids(driver) == []
+    await driver.pass_time(5)
+    assert await ids(driver) == ["a1"]
+
+
+async def test_jobs_of_one_flow_too_many_wait_until_there_is_room_for_it(driver: EngineDriver) -> None:
+    await driver.put("a", group="a")
+    most = 2**21 - 2**11
+    driver.server.command("ZADD", f"{KEY}:flows/free", most, most)  # the slot that the next flow would get
+    await driver.put("b", group="b")
+    assert await driver.counts() == {"ready": 1, "delayed": 1}
+    await driver.pass_time(1)
+    assert await ids(driver) == ["a", "b"]
+
+
+async def test_jobs_of_a_flow_whose_place_was_removed_are_handed_out(driver: EngineDriver) -> None:
+    await put_some(driver, ["a1", "a2"], group="a")
+    driver.server.command("DEL", f"{KEY}:flows")
+    assert sorted(await ids(driver) + await ids(driver)) == ["a1", "a2"]

@@ -75,6 +75,31 @@ async def test_why_names_the_limits_of_the_topic(driver: EngineDriver) -> None:
     assert await limits_of(driver, "c") == []
 
 
+async def test_a_group_may_be_paused_while_all_its_jobs_are_held(driver: EngineDriver) -> None:
+    await put_some(driver, ["a1"], group="a")
+    held = await driver.pop_one()
+    await driver.engine.groups.pause(TOPIC, "a")
+    await finish(driver, held)
+    await put_some(driver, ["a2"], group="a")
+    assert await driver.pop() == []
+    await driver.engine.groups.resume(TOPIC, "a")
+    assert (await driver.pop_one()).id == "a2"
+
+
+async def test_why_reads_a_rate_as_the_next_pop_would(driver: EngineDriver) -> None:
+    await put_some(driver, ["a", "b", "c"])
+    await set_limits(driver, r={"c": 2, "p": 10_000})
+    assert (await driver.pop_one()).id == "a"
+    await driver.pass_time(6)
+    assert (await driver.pop_one()).id == "b"
+    assert await limits_of(driver, "c") == [("rate", 0, True)]
+    await driver.pass_time(5)  # the first one counts no longer
+    assert await limits_of(driver, "c") == []
+    driver.move_clock(-8)  # both began later than now
+    assert await limits_of(driver, "c") == [("rate", 0, True)]
+    assert await driver.pop() == []
+
+
 async def test_why_names_the_limits_of_a_group(driver: EngineDriver) -> None:
     await driver.put("d1", group="d")
     await driver.engine.groups.pause(TOPIC, "d")

@@ -1,7 +1,7 @@
 """Random calls on three ids: appends, follow-ups, chains, calls on many jobs, and all ends of deliveries.
 
 After every third call the consistency check finds nothing. No id has two live deliveries, no item is delivered in two
-different bodies, and, unless jobs are removed, every item is delivered.
+different bodies, and, unless jobs are removed, every item is delivered. Half of the topics have limits, which hold.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import pytest
 
 from deferd.contract.bulk_model import CancelSelected, RescheduleSelected
 from deferd.contract.errors import DeferdError, TopicNotFound
-from deferd.contract.model import ChangeJob, JobState, PutJob
+from deferd.contract.flow import FlowLimits, TopicLimits
+from deferd.contract.model import ChangeJob, JobState, PutJob, TopicSettings
 from deferd.engine.record import JobRecord
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
 from tests.integration.engine.sweeping import purge_jobs, redrive_jobs
@@ -30,6 +31,8 @@ OF_ANY_RUN = {"put": 6, "batch": 1, "pop": 4, "finish": 3, "chain": 1, "release"
 OF_ANY_RUN |= {"return_popped": 3, "change": 1, "move_many": 1, "pass_time": 2}
 REMOVING = {"cancel": 1, "cancel_holder": 1, "cancel_many": 1, "bury": 1, "purge": 1, "redrive": 1}
 CHANGES: tuple[dict[str, Any], ...] = ({"delay": 2}, {"tags": ["y"]}, {"tags": None}, {"time_limit": 2})
+CHANGES += ({"group": "g"}, {"group": None}, {"priority": 4})
+LIMITS = TopicLimits(max_in_flight=2, per_group=FlowLimits(max_in_flight=1))
 
 
 class Run:
@@ -39,6 +42,7 @@ class Run:
         self.driver = driver
         self.chance = random.Random(seed)
         self.removes = removes
+        self.has_limits = seed % 2 > 0
         self.calls = OF_ANY_RUN | (REMOVING if removes else {})
         self.held: defaultdict[str, list[JobRecord]] = defaultdict(list)
         self.bodies: dict[int, bytes] = {}
@@ -56,7 +60,7 @@ class Run:
     def spec(self, job_id: str) -> PutJob:
         chance, fields = self.chance, {}
         of_any: dict[str, tuple[Any, ...]] = {"delay": (0, 1, 5), "ttr": (1, 5), "time_limit": (1, 3), "retain": (0, 3)}
-        of_any |= {"tags": (["x"], ["x", "y"], ["z"]), "unique_for": (1, 4)}
+        of_any |= {"tags": (["x"], ["x", "y"], ["z"]), "unique_for": (1, 4), "group": ("g", "h"), "priority": (1, 9)}
         if self.removes:
             of_any |= {"deadline": (2, 20), "ttl": (2, 20), "dead_retain": (0, 3, 100), "max_attempts": (1, 2)}
         for name, values in of_any.items():
@@ -128,6 +132,11 @@ class Run:
 
     async def pop(self) -> None:
         self.note_delivered(await self.driver.pop(self.chance.randrange(1, 4)))
+        if self.has_limits:
+            reserved, _ = await self.driver.topics.jobs(TOPIC, JobState.RESERVED)
+            groups = [one.group for one in reserved if one.group]
+            assert len(reserved) <= 2
+            assert len(groups) == len(set(groups))
 
     def some_held(self, *, stays: bool = False) -> JobRecord:
         """A delivery, maybe one that has ended; it is not live afterwards unless it `stays`."""
@@ -216,6 +225,8 @@ class Run:
 @pytest.mark.parametrize("seed", range(5))
 async def test_whatever_happens_nothing_is_lost_or_runs_twice(driver: EngineDriver, seed: int, removes: bool) -> None:
     run = Run(driver, seed, removes=removes)
+    if run.has_limits:
+        await driver.topics.set(TOPIC, TopicSettings(limits=LIMITS))
     for _ in range(CALLS):
         await run.step()
     if removes:

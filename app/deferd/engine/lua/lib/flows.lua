@@ -131,10 +131,8 @@ function FLOWS.unblock(group, state)
   local turns, names = topic_key('turns'), {}
   for priority = 0, 9 do names[priority + 1] = priority .. ' ' .. group end
   for index, turn in ipairs(redis.call('ZMSCORE', turns, unpack(names))) do
-    turn = tonumber(turn or 0)
-    if turn >= FLOWS.BAND then
-      local begin = -(index - 1) * FLOWS.BAND
-      redis.call('ZADD', turns, FLOWS.time_to_join(begin, begin + turn - index * FLOWS.BAND), names[index])
+    if tonumber(turn or 0) >= FLOWS.BAND then
+      redis.call('ZADD', turns, FLOWS.time_to_join((1 - index) * FLOWS.BAND), names[index])
     end
   end
   redis.call('ZREM', topic_key('limited'), group)
@@ -196,14 +194,13 @@ end
 -- The time of the flow that has become busy last in the band that begins there, or of a later one that was blocked.
 function FLOWS.newest(begin) return tonumber(redis.call('HGET', topic_key('turns/newest'), begin) or begin) end
 
--- When a flow that becomes busy has its turn, in the band that begins there: not before `earliest`, if that is given, and
--- behind all that became busy before, so that none of them waits for ever.
-function FLOWS.time_to_join(begin, earliest)
+-- When a flow that becomes busy, or is not held back any more, has its turn, in the band that begins there: behind all that
+-- became busy before, so that none of them waits for ever.
+function FLOWS.time_to_join(begin)
   local last = string.format('(%.0f', begin + FLOWS.BAND)
   local first = redis.call('ZRANGE', topic_key('turns'), begin, last, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
   local newest = FLOWS.newest(begin)
   local next_turn = tonumber(first[2] or newest)
-  if earliest and earliest > next_turn then return earliest end
   local time = math.min(math.max(next_turn + FLOWS.COST / 2, newest) + 1, next_turn + FLOWS.COST - 1)
   redis.call('HSET', topic_key('turns/newest'), begin, string.format('%.0f', time))
   return time
