@@ -40,7 +40,7 @@ __all__ = [
 ENV_PREFIX = "DEFERD_"
 _HOST_NAME = re.compile(r"(?:\*\.)?[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
 _CLIENT_VARIABLES = {
-    *("DEFERD_URL", "DEFERD_KEY", "DEFERD_TIMEOUT", "DEFERD_RETRY_FOR"),
+    *("DEFERD_URL", "DEFERD_KEY", "DEFERD_CA_FILE", "DEFERD_TIMEOUT", "DEFERD_RETRY_FOR"),
     *("DEFERD_COPY_FROM", "DEFERD_COPY_TO", "DEFERD_PUSH_SECRET"),
 }
 """Variables of the client and the command line, which may also be set where a service runs."""
@@ -256,8 +256,8 @@ class Settings(BaseSettings):
     )
     push_ca_file: Annotated[Path, AfterValidator(_from_home)] | None = Field(
         None,
-        description="PEM file with certificate authorities that may sign the certificates of push targets, beside the "
-        "public ones.",
+        description="PEM file with certificate authorities that may sign the certificates of push targets, beside "
+        "those of the system.",
     )
     test_clock: bool = Field(
         False,
