@@ -76,7 +76,11 @@ class Proxied(NamedTuple):
 @pytest.fixture(scope="module")
 def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
     names = "jobs.example.com *.example.org"
-    environment = {"DEFERD_ALLOWED_HOST": names, "DEFERD_MAX_BODY_BYTES": str(BODY_BYTES)}
+    environment = {
+        "DEFERD_ALLOWED_HOST": names,
+        "DEFERD_MAX_BODY_BYTES": str(BODY_BYTES),
+        "DEFERD_TRUSTED_PROXY": "127.0.0.0/8",
+    }
     service_environment = {"DEFERD_INSECURE": COMPOSE["services"]["deferd"]["environment"]["DEFERD_INSECURE"]}
     folder = tmp_path_factory.mktemp("proxied")
     folder.chmod(0o755)
@@ -118,6 +122,16 @@ def test_it_refuses_a_large_body_as_the_service_does(proxied: Proxied) -> None:
     assert {response.headers["content-type"] for response in bodies} == {"application/problem+json"}
     of_service, of_proxy = (response.json() for response in bodies)
     assert of_proxy == of_service
+
+
+def test_the_service_knows_who_calls_through_it(proxied: Proxied, topic: str) -> None:
+    """By the address that a proxy in front of it has appended; the address of this machine is a trusted proxy's."""
+    headers = {"X-Forwarded-For": "203.0.113.9, 198.51.100.7"}
+    with httpx.Client(base_url=proxied.url, headers=headers, verify=NO_TLS) as client:
+        assert client.put(f"/topics/{topic}", json={}).is_success
+        assert client.delete(f"/topics/{topic}").is_success  # it takes a way of its own through the proxy
+    activity = httpx.get(f"{proxied.service.url}/activity", verify=NO_TLS).json()["activity"]
+    assert {entry["by"] for entry in activity if entry["topic"] == topic} == {"198.51.100.7"}
 
 
 Handle = Callable[[socketserver.StreamRequestHandler], None]
