@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import itertools
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from deferd.contract.scopes import Scope
 from tests.acceptance.api.keyed_service import KeysFile, audit_lines, call, keys_of_every_kind
+from tests.acceptance.cli.command_line import Shell
 from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.wire import WireResponse, connected, request
@@ -354,6 +356,22 @@ async def test_a_line_of_the_audit_log_cannot_be_forged(service: ServiceProcess)
 
     wait_until(lambda: len(found()) == 2, 10, "the audit log is written")
     assert all(record["outcome"] == "unauthorized" for record in found())
+
+
+def test_doctor_says_what_a_key_may_do(service: ServiceProcess, keys: KeysFile) -> None:
+    def checks(token: str) -> tuple[int, dict[str, tuple[str, str]]]:
+        ran = Shell(service.url).run("doctor", "--json", DEFERD_KEY=token)
+        found = [json.loads(line) for line in ran.stdout.splitlines()]
+        return ran.returncode, {one["check"]: (one["status"], one["text"]) for one in found}
+
+    code, of_admin = checks(keys.tokens["all-of-ours"])
+    assert (code, of_admin["key"]) == (0, ("ok", "all-of-ours may put, pop, cancel, read, admin in topics ours.*"))
+    assert of_admin["clock"][0] == "ok"
+    assert of_admin["store"] == ("ok", "it responds")
+    code, of_put = checks(keys.tokens["put"])
+    assert (code, of_put["key"][0], of_put["clock"][0]) == (0, "ok", "skipped")
+    code, of_none = checks("no-key-at-all")
+    assert (code, of_none["key"][0], [*of_none]) == (5, "failed", ["url", "key"])
 
 
 @both_entry_points

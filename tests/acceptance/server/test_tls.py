@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import socket
 import ssl
 import subprocess
@@ -70,6 +71,8 @@ def test_a_command_trusts_the_authorities_of_a_file(service: ServiceProcess, fil
     shell.good("put", topic, "--ca-file", str(files.authority_file))
     assert shell.run("topic", topic, DEFERD_CA_FILE=str(files.authority_file)).returncode == 0
     assert "certificate verify failed" in shell.refused(1, "topic", topic, "--retry-for", "0")
+    checked = shell.good("doctor", "--ca-file", str(files.authority_file))
+    assert re.search(r"^ok +tls +TLSv1\.3, the certificate ends \d{4}-\d\d-\d\d \(in ", checked, re.MULTILINE)
 
 
 def test_several_processes_speak_https(files: TlsFiles, tmp_path: Path, topic: str) -> None:
