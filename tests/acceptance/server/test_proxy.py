@@ -168,6 +168,18 @@ def test_it_repeats_no_call_with_effects_and_reports_replicas_that_do_not_respon
             assert response.json() == expected
 
 
+def test_a_replica_that_refuses_connections_costs_no_call(tmp_path: Path) -> None:
+    """Also no cancel: nothing was sent, so that to send it to the other one is safe."""
+    tmp_path.chmod(0o755)
+
+    def respond(connection: socketserver.StreamRequestHandler) -> None:
+        connection.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+
+    with replica(respond) as port, running_proxy([free_port(), port], tmp_path, {}) as url:
+        for method in ("POST", "PATCH", "DELETE", "GET") * 5:
+            assert httpx.request(method, f"{url}/jobs/orders/1", verify=NO_TLS).status_code == 200, method
+
+
 def test_it_passes_on_the_response_to_a_pop_at_once(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     has_arrived = threading.Event()
