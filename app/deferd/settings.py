@@ -40,7 +40,7 @@ __all__ = [
 ENV_PREFIX = "DEFERD_"
 _HOST_NAME = re.compile(r"(?:\*\.)?[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
 _CLIENT_VARIABLES = {
-    *("DEFERD_URL", "DEFERD_KEY", "DEFERD_TIMEOUT", "DEFERD_RETRY_FOR"),
+    *("DEFERD_URL", "DEFERD_KEY", "DEFERD_CA_FILE", "DEFERD_TIMEOUT", "DEFERD_RETRY_FOR"),
     *("DEFERD_COPY_FROM", "DEFERD_COPY_TO", "DEFERD_PUSH_SECRET"),
 }
 """Variables of the client and the command line, which may also be set where a service runs."""
@@ -247,6 +247,13 @@ class Settings(BaseSettings):
         "connected to, except one that is named here itself, localhost, and --push-network. Without it nothing is "
         "pushed. Repeat the flag or separate hosts with commas.",
     )
+    trusted_proxy: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_names), AfterValidator(_networks)] = (
+        Field(
+            (),
+            description="Network of reverse proxies, such as 10.1.0.0/16, whose X-Forwarded-For says who makes a "
+            "request. Repeat the flag or separate networks with commas.",
+        )
+    )
     push_network: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_names), AfterValidator(_networks)] = (
         Field(
             (),
@@ -256,8 +263,8 @@ class Settings(BaseSettings):
     )
     push_ca_file: Annotated[Path, AfterValidator(_from_home)] | None = Field(
         None,
-        description="PEM file with certificate authorities that may sign the certificates of push targets, beside the "
-        "public ones.",
+        description="PEM file with certificate authorities that may sign the certificates of push targets, beside "
+        "those of the system.",
     )
     test_clock: bool = Field(
         False,
@@ -348,7 +355,7 @@ def accepted(name: str) -> str:
         return f"{accepted_numbers(field)}, in seconds, or a duration such as 2h, 30m or 0s"
     if name == "push_allow":
         return "hosts such as hooks.example.com, *.example.com:8443, http://10.0.0.7:8080, or *"
-    if name == "push_network":
+    if name in {"push_network", "trusted_proxy"}:
         return "networks such as 10.1.0.0/16"
     if get_origin(kind) is tuple:
         return "host names without a port, such as jobs.example.com, *.example.com, or * for any"

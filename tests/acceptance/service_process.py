@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import ssl
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -86,7 +87,7 @@ class ServiceProcess:
             inherited = {name: value for name, value in os.environ.items() if not name.startswith("DEFERD_")}
             process, output = start_preloaded(["serve", *flags], {**inherited, **environment})
         else:
-            process, output = start_serve(self._module, flags, environment)
+            process, output = start_serve([sys.executable, "-m", *self._module], flags, environment)
         self._process, self._serving = process, ServeProcess(process, output, self.lines)
         port = urlsplit(self._serving.wait_for_url(START_S)).port
         assert port is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -39,7 +40,7 @@ class LastingService:
         """Start it and wait until `/readyz` returns 200; returns the seconds."""
         began = time.perf_counter()
         flags = ["--port", str(self.port), "--data-dir", str(self.data_dir), *self._flags]
-        self._process, output = start_serve(["deferd", "serve"], flags, {})
+        self._process, output = start_serve([sys.executable, "-m", "deferd", "serve"], flags, {})
         self._serving = ServeProcess(self._process, output)
         self.port = httpx.URL(self._serving.wait_for_url(START_S)).port or 0
         self.wait_ready()

@@ -85,7 +85,7 @@ class IncomingRequest(ABC):
 
     @abstractmethod
     def client_address(self) -> str | None:
-        """The address that the connection comes from; None when the server does not know it."""
+        """The address of the caller, behind trusted proxies; None when the server does not know it."""
 
     @abstractmethod
     async def read_body(self) -> bytes:

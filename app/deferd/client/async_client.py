@@ -87,9 +87,11 @@ class AsyncClient(ApiMethods):
     greater than `timeout`, so that a request that was lost in the network is sent again: in a web handler
     `timeout=1, retry_for=2`, for example, with which a put usually takes at most 3 s.
 
-    At most `connections` requests run at a time; further ones wait. `tls` replaces the context for https URLs, for
-    example to trust a private certificate authority. `proxy` is the URL of an HTTP proxy,
-    `http://user:password@host:3128`, for all URLs but unix sockets; proxies named by the environment are not used.
+    At most `connections` requests run at a time; further ones wait. Certificates of https URLs must be signed by an
+    authority of the system (SSL_CERT_FILE and SSL_CERT_DIR name others), or of the PEM file `ca_file`; the default is
+    DEFERD_CA_FILE, if set. `tls` replaces the whole context, for example to use a client certificate. `proxy` is the
+    URL of an HTTP proxy, `http://user:password@host:3128`, for all URLs but unix sockets; proxies named by the
+    environment are not used.
 
     `tracing`: True for spans of OpenTelemetry from the program's tracer provider, or a `deferd.client.tracing.Tracing`;
     the default is DEFERD_TRACING, if set, else no spans.
@@ -107,10 +109,13 @@ class AsyncClient(ApiMethods):
         retry_for: float = 10.0,
         connections: int = 100,
         tls: ssl.SSLContext | None = None,
+        ca_file: str | os.PathLike[str] | None = None,
         proxy: str | None = None,
         tracing: bool | Tracing | None = None,
     ) -> None:
-        settings = HttpSettings(url, timeout_s=timeout, key=key, connections=connections, tls=tls, proxy=proxy)
+        settings = HttpSettings(
+            url, timeout_s=timeout, key=key, connections=connections, tls=tls, ca_file=ca_file, proxy=proxy
+        )
         spans = spans_of(tracing).of_service(settings.urls)
         transport = spans.transport(AsyncTransport(settings))
         super().__init__(transport, Sender(transport, settings.urls, retry_for_s=retry_for), AsyncBatching(), spans)

@@ -6,6 +6,7 @@ Over a `BlockingTransport` the coroutines of `ApiMethods` never suspend, so each
 from __future__ import annotations
 
 import functools
+import os
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from types import TracebackType
@@ -58,10 +59,13 @@ class Client:
         retry_for: float = 10.0,
         connections: int = 100,
         tls: ssl.SSLContext | None = None,
+        ca_file: str | os.PathLike[str] | None = None,
         proxy: str | None = None,
         tracing: bool | Tracing | None = None,
     ) -> None:
-        settings = HttpSettings(url, timeout_s=timeout, key=key, connections=connections, tls=tls, proxy=proxy)
+        settings = HttpSettings(
+            url, timeout_s=timeout, key=key, connections=connections, tls=tls, ca_file=ca_file, proxy=proxy
+        )
         spans = spans_of(tracing).of_service(settings.urls)
         self._transport = spans.transport(BlockingTransport(settings))
         sender = Sender(self._transport, settings.urls, retry_for_s=retry_for)

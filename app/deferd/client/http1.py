@@ -102,17 +102,18 @@ class RequestClock(RemoteClock):
 
     def __init__(self) -> None:
         super().__init__()
-        self._is_known = False
+        self.is_known = False
+        """Whether the service has told it."""
 
     def note(self, text: bytes) -> None:
         """Note a header of a response at its reception; anything but a number is ignored."""
         if text.isdigit() and len(text) <= _MAX_DIGITS:
             self.note_ms(int(text))
-            self._is_known = True
+            self.is_known = True
 
     def line(self, until_s: float) -> str:
         """The header of a request that is given up at `until_s` on the monotonic clock."""
-        if not self._is_known:
+        if not self.is_known:
             self.note_ms(epoch_s() * 1000)
         return f"{_NOT_AFTER}{self.at(until_s)}\r\n"
 

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
+from deferd.client.job_requests import with_id
 from deferd.client.put_options import PutDefaults, PutOptions, body_errors, check_put, set_options
 from deferd.client.request_body import as_json, job_fields
 from deferd.contract.errors import FieldError, InvalidInput
@@ -83,6 +84,20 @@ class JobDefinition(Generic[Body]):
         if "run_at" in overrides and "delay" not in overrides:
             defaults.pop("delay", None)
         return {"topic": self.topic, "body": self._as_json(body), **defaults, **overrides}
+
+    def to_json(self, body: Body, **options: Unpack[PutOptions]) -> str:
+        """The put of a job with this body as a JSON object: the body of `POST /jobs`, a line for `deferd put -`.
+
+        For programs that put later or elsewhere, such as from an outbox: `client.put(**json.loads(text))`. Without an
+        `id` it has a new one, so that putting it twice is one job.
+
+        Raises:
+            TypeError: an option is unknown.
+            InvalidInput: as `fields`, or an option is out of its bounds.
+        """
+        fields = as_json(job_fields(with_id(self.fields(body, **options))))
+        check_put(fields)
+        return to_json(fields).decode()
 
     def read(self, job: _HasBody) -> Body:
         """The body of a job as the definition's type, for consumers without a Worker. Raises InvalidInput."""

@@ -72,7 +72,9 @@ WindowDict = TypedDict(
     total=False,
 )
 """Window as a JSON object."""
-OpeningHours = Window | WindowDict | Sequence[Window | WindowDict] | str
+OneWindow = Window | WindowDict | Mapping[str, Any]
+"""A window; a mapping is a WindowDict whose type a program does not declare."""
+OpeningHours = OneWindow | Sequence[OneWindow] | str
 """One window, several, or the name of a calendar."""
 JobToPut = PutJob | Mapping[str, Any]
 JobToFinish = JobRef | Delivery | FinishItem | Mapping[str, Any]

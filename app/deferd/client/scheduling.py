@@ -8,8 +8,9 @@ from typing import Any, TypedDict, Unpack
 
 from deferd.client.policy_options import PolicyOptions
 from deferd.client.request_body import (
+    OneWindow,
+    OpeningHours,
     Seconds,
-    WindowDict,
     encode,
     in_rfc_3339,
     in_seconds,
@@ -34,7 +35,6 @@ from deferd.contract.operations.schedules_and_calendars import (
     SchedulePreview,
 )
 from deferd.contract.operations.schedules_and_calendars import PreviewedRun as Run
-from deferd.contract.windows import Window
 
 _DURATIONS = ("every", "spread")
 _INSTANTS = ("start_at", "end_at")
@@ -76,7 +76,7 @@ class RunOptions(TypedDict, total=False):
     spread: Seconds
     """Each run is due up to this much later, by the name of the schedule, so that runs keep their distance. That of
     `job` differs by run."""
-    window: Mapping[str, Any] | Sequence[Mapping[str, Any]] | str
+    window: OpeningHours
     """Opening hours, to which runs move: one window, a list of them, or the name of a calendar."""
     overlap: Overlap
     """When the run before is still live: `allow` both (the default), `skip` the new one or `replace` the old one."""
@@ -241,7 +241,7 @@ class ScheduleMethods:
         """
         return (await self._sender.send(preview_schedule(schedule, count=count))).runs
 
-    async def put_calendar(self, name: str, windows: Sequence[Window | WindowDict]) -> Calendar:
+    async def put_calendar(self, name: str, windows: Sequence[OneWindow]) -> Calendar:
         """Create or replace a calendar. A change counts for due times that are placed from then on.
 
         Raises:

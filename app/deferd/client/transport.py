@@ -20,8 +20,10 @@ from deferd.client.http1 import HttpResponse, RequestClock, ServerSentEvent
 from deferd.client.requests import ApiRequest
 from deferd.contract.service_url import parse_service_url
 
-URL_VARIABLE, KEY_VARIABLE = "DEFERD_URL", "DEFERD_KEY"
-"""Environment variables with the service's URL (or several, separated by commas) and the key."""
+URL_VARIABLE, KEY_VARIABLE, CA_FILE_VARIABLE = "DEFERD_URL", "DEFERD_KEY", "DEFERD_CA_FILE"
+"""Environment variables with the service's URL (or several, separated by commas), the key, and a file in PEM form with
+certificate authorities.
+"""
 DEFAULT_URL = "http://127.0.0.1:8000"
 _READING_METHODS = frozenset({"GET", "HEAD"})
 _LARGE_BYTES = 65_536
@@ -79,7 +81,7 @@ class HttpSettings:
     """The settings of a client, checked, and the errors that both transports raise.
 
     Raises:
-        ValueError: a URL, the key or the proxy is invalid; secrets are not shown.
+        ValueError: a URL, the key, the proxy or the file of authorities is invalid; secrets are not shown.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class HttpSettings:
         key: str | None,
         connections: int,
         tls: ssl.SSLContext | None,
+        ca_file: str | os.PathLike[str] | None,
         proxy: str | None,
     ) -> None:
         if urls is None:
@@ -109,8 +112,10 @@ class HttpSettings:
         self.clock = RequestClock()
         self.endpoints = {url: Endpoint(url, headers, through) for url in self.urls}
         # Loading the certificates takes longer than a hundred requests: only once, and not for plain HTTP.
+        if tls is not None and ca_file is not None:
+            raise ValueError("a client takes tls or ca_file, not both")
         encrypted = any(endpoint.server_name is not None for endpoint in self.endpoints.values())
-        self.tls = (tls or default_context()) if encrypted else None
+        self.tls = (tls or _context(ca_file or os.environ.get(CA_FILE_VARIABLE) or None)) if encrypted else None
         if self.tls is not None:
             self.tls.set_alpn_protocols(["http/1.1"])
 
@@ -177,14 +182,28 @@ def _checked_key(key: str) -> str:
     return key
 
 
-def default_context() -> ssl.SSLContext:
-    """A context that checks the certificate and the host name against the authorities of the certifi package.
+def _context(ca_file: str | os.PathLike[str] | None) -> ssl.SSLContext:
+    try:
+        return default_context(ca_file)
+    except OSError as error:
+        text = f"the file with certificate authorities, {os.fspath(ca_file or '')!r}, cannot be used: {error}"
+        raise ValueError(text) from None
 
-    Environment variables such as SSL_CERT_FILE are not read.
+
+def default_context(ca_file: str | os.PathLike[str] | None) -> ssl.SSLContext:
+    """A context that checks the certificate and the host name against the authorities of the system and of `ca_file`.
+
+    Those of the system are what OpenSSL finds, which reads the variables SSL_CERT_FILE and SSL_CERT_DIR, or else those
+    of the certifi package. Raises OSError when `ca_file` has no certificates.
     """
-    import certifi  # noqa: PLC0415 (clients without https do not need it)
+    context = ssl.create_default_context()
+    if not context.cert_store_stats()["x509_ca"]:
+        import certifi  # noqa: PLC0415 (most systems have authorities)
 
-    return ssl.create_default_context(cafile=certifi.where())
+        context.load_verify_locations(cafile=certifi.where())
+    if ca_file is not None:
+        context.load_verify_locations(cafile=ca_file)
+    return context
 
 
 def user_agent() -> str:

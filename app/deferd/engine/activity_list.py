@@ -146,8 +146,7 @@ class ActivityList:
         [before] = read_cursor(cursor, (0,), (int,))
         if before < 0 or before > 2**53:
             raise bad_cursor(cursor)
-        if self._writing is not None and not self._writing.done():
-            await asyncio.wait((self._writing,), timeout=_WAIT_FOR_WRITES_S)
+        await self._wait_for_writes()
         found: list[RecordedChange] = []
         last_number = before
         most = min(limit + 1, _READ_AT_ONCE)
@@ -165,6 +164,16 @@ class ActivityList:
             if len(rows) < 2 * most:
                 return found, None
             most = _READ_AT_ONCE
+
+    async def forget(self) -> None:
+        """Delete both lists, for tests. Raises StoreUnavailable."""
+        await self._wait_for_writes()
+        for key in self._keys:
+            await self._scripts.write("UNLINK", key)
+
+    async def _wait_for_writes(self) -> None:
+        if self._writing is not None and not self._writing.done():
+            await asyncio.wait((self._writing,), timeout=_WAIT_FOR_WRITES_S)
 
 
 def _read(raw: bytes) -> RecordedChange | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from math import inf
 from typing import NamedTuple
 
 from deferd.contract.errors import FieldError, InvalidInput
@@ -20,18 +21,21 @@ MOVED_MAX_S = 100 * TEN_YEARS_S
 """The most by which the clock may be moved in all: years in timestamps have four digits."""
 RUNS_MAX = 10_000
 """Most runs of schedules that one move may pass: each takes some milliseconds."""
-MOVE_S = 60.0
-"""For how long a move stops at runs; schedules catch up with the rest as after an outage."""
 _PAGE = 100
 _PASSES_MS = 2000
 """The most real time that passes while jobs are loaded for a move."""
 
 
 class Reading(NamedTuple):
-    """The clock's time, which includes the `moved_ms` by which it has been moved so far."""
+    """The clock's time, which includes the `moved_ms` by which it has been moved so far.
+
+    Of a move that has not arrived: `left_ms` are left, with these `runs`.
+    """
 
     now_ms: int
     moved_ms: int
+    left_ms: int = 0
+    runs: RunCount | None = None
 
 
 class RunCount(NamedTuple):
@@ -72,35 +76,38 @@ class MovableClock:
         """Read the clock."""
         return await self.advance(0)
 
-    async def advance(self, by_ms: int) -> Reading:
+    async def advance(self, by_ms: int, within_s: float = inf) -> Reading:
         """Move the clock forward by `by_ms`, 0 or more. Afterwards due jobs are ready, and expired ones are gone.
 
         If that takes more than a few seconds, the rest is left to the timers. Real time does not pass: consumers that
         wait keep waiting, for jobs that are due now.
 
-        The clock stops on its way wherever a schedule must be advanced, for up to a minute, so that each run is due in
-        its turn.
+        The clock stops on its way wherever a schedule must be advanced, so that each run is due in its turn. After
+        `within_s` it stays at one of these, and the caller moves it by what is left.
 
         Raises:
             InvalidInput: the clock would be moved by more than 1000 years in all, or past more than 10,000 runs of
                 schedules. It is not moved.
         """
-        left_ms, end_s = by_ms, time.monotonic() + MOVE_S
+        left_ms, end_s = by_ms, time.monotonic() + within_s
         if by_ms > 0:
             reading = await self._move(0)
             if reading.moved_ms + by_ms > MOVED_MAX_S * 1000:
                 raise _too_far(by_ms)
             _check_runs(await count_runs(self._schedules, reading.now_ms + by_ms), by_ms)
             await self._before_move()
-        while left_ms > 0 and time.monotonic() < end_s:
+        while left_ms > 0:
             first_ms = await self._first_schedule_ms()
             if first_ms is None:
                 break
             step_ms = max(first_ms - (await self._move(0)).now_ms, 1)
             if step_ms >= left_ms:
                 break
-            await self._move(step_ms)
+            reading = await self._move(step_ms)
             left_ms -= step_ms
+            if time.monotonic() >= end_s:
+                runs = await count_runs(self._schedules, reading.now_ms + left_ms)
+                return reading._replace(left_ms=left_ms, runs=runs)
         return await self._move(left_ms)
 
     async def _move(self, by_ms: int) -> Reading:

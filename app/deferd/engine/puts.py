@@ -267,7 +267,7 @@ class Puts:
         if created < len(codes):
             counts.put += codes.count(_REPLACED) + codes.count(_FOLLOWS)
             for code, count in Counter(code for code in codes if code != _CREATED).items():
-                outcome = _OUTCOMES[code][0] if code in _OUTCOMES else "refused"
+                outcome = _OUTCOMES[code][0] if code in _OUTCOMES else "full" if code == _FULL else "refused"
                 metrics.puts_of(label, outcome).inc(count)
 
 

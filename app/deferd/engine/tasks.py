@@ -397,6 +397,13 @@ class TaskStore:
         rows = await self._scripts.run("tasks", (self._tasks,), (most, *ids))
         return [_task(task_id.decode(), raw) for task_id, raw in zip(rows[::2], rows[1::2], strict=True)]
 
+    async def forget_ended(self) -> None:
+        """Delete the tasks that have ended, for tests. Raises StoreUnavailable."""
+        for task in await self.newest(KEPT):
+            if task.state != "running":
+                await self._scripts.write("UNLINK", self._key(task.id))
+                await self._scripts.write("ZREM", self._tasks, task.id)
+
     async def stop(self, task_id: str) -> None:
         """Ask for the end of a task. One that has ended stays as it is. Raises TaskNotFound."""
         if await self._scripts.run("task_stop", (self._key(task_id),), ()) == b"":

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import ipaddress
 import socket
-import ssl
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
@@ -150,7 +149,7 @@ class HttpSender:
             connector=_Connections(
                 resolver=_GuardedResolver(allowed, resolve or _SystemResolver()),
                 socket_factory=_GuardedSockets(allowed),
-                ssl=tls_context(ca_file),
+                ssl=default_context(ca_file),
                 ttl_dns_cache=_NAMES_KEPT_S,
                 keepalive_timeout=_IDLE_S,
                 limit=0,
@@ -212,14 +211,6 @@ class HttpSender:
 
 _NO_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=None)
 """`post` has one over all."""
-
-
-def tls_context(ca_file: Path | None) -> ssl.SSLContext:
-    """A TLS context that checks certificates and names. Raises OSError when the file has no certificates."""
-    context = default_context()
-    if ca_file is not None:
-        context.load_verify_locations(cafile=ca_file)
-    return context
 
 
 def _reason(error: Exception) -> str:

@@ -13,7 +13,10 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
+
+from prometheus_client import Gauge
 
 from deferd.api.auth.api_keys import KeysRefused
 from deferd.api.auth.key_source import key_source
@@ -115,6 +118,7 @@ class Certificate:
             self._seen = last_good
             self.context = self._newest = _context_of(last_good)
         self.context.sni_callback = self._show_newest
+        self._report_end()
 
     @property
     def last_good(self) -> tuple[str, str]:
@@ -135,6 +139,7 @@ class Certificate:
             return False
         self._newest = read_context(*self._files)
         self._ends_s, self._next_reminder_s = _end_of(self._files[0]), 0.0
+        self._report_end()
         self._seen = seen  # a change in between is seen next time
         return True
 
@@ -158,6 +163,10 @@ class Certificate:
                 if reloaded:
                     _log.info("reloaded the certificate")
 
+    def _report_end(self) -> None:
+        if self._ends_s is not None:
+            _end_metric().set(self._ends_s)
+
     def _remind(self, now_s: float) -> None:
         """Log that the certificate ends soon, or has ended, at most once a day. Nothing else notices: clients do."""
         if self._ends_s is None or now_s < self._next_reminder_s or now_s < self._ends_s - REMINDED_S:
@@ -169,6 +178,13 @@ class Certificate:
             level, text = logging.ERROR, "has expired at %s, and clients refuse it: renew it"
         ends_at = format_instant(datetime.fromtimestamp(self._ends_s, UTC))
         _log.log(level, f"%s {text}", _named("tls_cert", self._files[0]), ends_at, extra={"ends_at": ends_at})
+
+
+@cache
+def _end_metric() -> Gauge:
+    """Not made at import: it would be 0 in a service without HTTPS."""
+    text = "When the certificate of the service ends, in seconds since the epoch; only services with HTTPS."
+    return Gauge("deferd_certificate_end_timestamp_seconds", text, multiprocess_mode="livemin")
 
 
 def certificate(settings: Settings, last_good: tuple[str, str] | None = None) -> Certificate | None:

@@ -10,9 +10,10 @@
         service.clock.advance(hours=24)
         [job] = client.pop("trash", wait=0)
 
-The service is a real process with the embedded store, so this needs the package's `server` extra. In pytest the fixture
-`deferd_service` is that service, shared by the tests of a run and empty at the start of each test; it exists wherever
-deferd is installed and costs nothing unless a test uses it.
+The service is a real process with the embedded store, so this needs the package's `server` extra, in this environment
+or in another one, whose `deferd` the variable DEFERD_TESTING_COMMAND names. In pytest the fixture `deferd_service` is
+that service, shared by the tests of a run and empty at the start of each test; it exists wherever deferd is installed
+and costs nothing unless a test uses it.
 
 The clock is not set back between tests: it stays where the last `advance` has left it, ahead of real time. Compute
 instants for `run_at` from `service.clock.now()`, not from `datetime.now()`, and compare `due_at` with that.

@@ -27,7 +27,7 @@ def deferd_shared_service() -> Iterator[ServiceForTests]:
 
 @pytest.fixture
 def deferd_service(request: pytest.FixtureRequest, deferd_shared_service: ServiceForTests) -> ServiceForTests:
-    """The shared service without jobs, topics, schedules, calendars and pushes.
+    """The shared service without jobs, topics, schedules, calendars, pushes, tasks and activity.
 
     Its clock is not set back after a test, so it may be ahead of real time: compute instants from
     `deferd_service.clock.now()`. To run a worker: `deferd_service.run_until_idle(worker)`.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import logging
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -32,28 +34,38 @@ from deferd.worker.handlers import CallNext
 START_S = 30.0
 STOP_S = 15.0
 _LISTENING = re.compile(r" listening on (https?://\S+) ")
-_MOVE_S = 60.0
-"""As in engine/movable_clock.py."""
-_CHECK_INTERVAL_S = 0.01
-_GRACE_S = 0.02
-"""The grace of a worker in a test: when it is idle, only handlers of jobs that are over may still run."""
+_COMMAND_VARIABLE = "DEFERD_TESTING_COMMAND"
+_MOVE_S = 1.0
+"""For how long one request moves the clock past runs of schedules; then `advance` logs how far it is."""
+_LONGEST_STEP_S = 60.0
+_CHECK_INTERVAL_S = 0.002
+_LOG = logging.getLogger("deferd.testing")
 
 
 @contextlib.contextmanager
-def start_service(*flags: str, start_timeout: float = START_S) -> Iterator[ServiceForTests]:
+def start_service(
+    *flags: str, start_timeout: float = START_S, command: str | Sequence[str] | None = None
+) -> Iterator[ServiceForTests]:
     """Start a service with its own store and a movable clock; stop and remove it at the end of the block.
 
     It listens on a free port of the loopback address and keeps its data in a temporary directory. `flags` are further
-    flags of `deferd serve`, such as ``"--workers", "2"``; variables named DEFERD_* have no effect. A start takes about
-    two seconds: share the service among tests and `purge` in between.
+    flags of `deferd serve`, such as ``"--workers", "2"``; variables named DEFERD_* have no effect on it. A start takes
+    about two seconds: share the service among tests and `purge` in between.
+
+    `command` is the `deferd` to run, with arguments that precede its `serve`; a text is split as by a shell. The
+    default is the variable DEFERD_TESTING_COMMAND, then the deferd of this environment, which needs the extra `server`.
+    So the service may have an environment of its own, such as ``"/opt/deferd/bin/deferd"``, of the same release.
 
     Raises:
-        ServiceNotStarted: it did not serve within `start_timeout` seconds; it needs the package's `server` extra.
+        ServiceNotStarted: it did not serve within `start_timeout` seconds, or the command cannot be run.
     """
+    if command is None:
+        command = os.environ.get(_COMMAND_VARIABLE) or [sys.executable, "-m", "deferd"]
+    words = shlex.split(command) if isinstance(command, str) else [*command]
     with tempfile.TemporaryDirectory(prefix="deferd-testing-", ignore_cleanup_errors=True) as directory:
         data_dir = Path(directory) / "data"
         popen, output = start_serve(
-            ["deferd.testing.attached_serve"],
+            [*words, "serve", "--stop-at-end-of-input"],
             ["--test-clock", "--port", "0", "--data-dir", str(data_dir), *flags],
             # The tests' directory is not on the import path: it may contain a redis.py.
             {"PYTHONSAFEPATH": "1"},
@@ -110,10 +122,10 @@ class ServiceForTests:
         _run_until_idle(worker, self.url, self._own_client, timeout)
 
     def purge(self) -> None:
-        """Remove all schedules, calendars, pushes, jobs, and topics with their settings; stop all tasks.
+        """Remove all schedules, calendars, pushes, jobs, topics with their settings and pauses, tasks and activity.
 
-        The clock is not set back. What tells of the past stays (activity, history, tasks that have ended), and so does
-        a topic with `partitions`, whose number cannot be lowered, without jobs.
+        The clock is not set back. The histories of topics stay, and so does a topic with `partitions`, whose number
+        cannot be lowered, without jobs.
         """
         client = self._own_client
         for schedule in list(client.schedules(jobs=False)):
@@ -128,6 +140,8 @@ class ServiceForTests:
             with contextlib.suppress(TopicNotFound):
                 if view.paused:
                     client.resume(view.topic)
+                for group in [one.group for one in client.groups(view.topic) if one.paused and one.group is not None]:
+                    client.resume_group(view.topic, group)
                 with contextlib.suppress(PushNotFound):
                     client.remove_push(view.topic)
                 client.set_topic(view.topic, {})  # a topic with settings outlives its jobs
@@ -135,6 +149,7 @@ class ServiceForTests:
         for calendar in client.calendars():
             with contextlib.suppress(CalendarNotFound):
                 client.delete_calendar(calendar.name)
+        client.send(request_for(operations.FORGET_PAST))
 
     @property
     def log(self) -> str:
@@ -170,9 +185,12 @@ class ServiceClock:
     ) -> datetime:
         """Move the clock forward by `by` plus these days, hours, minutes and seconds; returns the new time.
 
-        The call takes milliseconds. When it returns, due jobs are ready, expired leases have ended and expired records
-        are gone, so a pop with `wait=0` returns what is due. Waiting consumers get their jobs at once; the length of
-        their wait is real time and not affected.
+        When it returns, due jobs are ready, expired leases have ended and expired records are gone, so a pop with
+        `wait=0` returns what is due. Waiting consumers get their jobs at once; the length of their wait is real time
+        and not affected.
+
+        The call takes milliseconds, and some more for each run of a schedule on its way. Each second it logs how far it
+        is, as a warning of `deferd.testing`.
 
         All of that happens at the end of the jump. If something must happen in between (a job that is due after an
         hour, is released and is due again after two), advance in steps.
@@ -181,8 +199,16 @@ class ServiceClock:
             InvalidInput: a negative duration, or more than ten years at once.
         """
         whole = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds) + (by or timedelta())
-        body = to_json({"advance": whole.total_seconds()})
-        return self._client.send(request_for(operations.MOVE_CLOCK, body=body, wait_s=_MOVE_S)).now
+        left_s = whole.total_seconds()
+        while True:
+            body = to_json({"advance": left_s, "within": _MOVE_S})
+            clock = self._client.send(request_for(operations.MOVE_CLOCK, body=body, wait_s=_LONGEST_STEP_S))
+            left_s = clock.left
+            if not left_s:
+                return clock.now
+            if clock.runs_left:
+                text = "the clock is moved by %s and is at %s: about %d runs of schedules are left, most of %r"
+                _LOG.warning(text, whole, f"{clock.now:%Y-%m-%d %H:%M:%S}", clock.runs_left, clock.busiest)
 
 
 class ServiceNotStarted(Exception):
@@ -201,9 +227,11 @@ def _run_until_idle(worker: Worker, url: str, client: Client, timeout_s: float) 
     running = copy.copy(worker)
     running._url = url
     running._key = ""
-    running._grace_s = min(worker._grace_s, _GRACE_S)
+    running._grace_s = 0  # when it is idle, only handlers of jobs that are over may still run
     running._middleware = [count, *worker._middleware]
     running._running, running._stop_requested = None, False
+    running._schedules.make_handlers()
+    schedules = set(running._schedules.definitions())
     end_s = monotonic_s() + timeout_s
     with ThreadPoolExecutor(1, "deferd-testing-worker") as thread:
         run = thread.submit(running.run)
@@ -212,7 +240,7 @@ def _run_until_idle(worker: Worker, url: str, client: Client, timeout_s: float) 
                 started_before = started
                 # Check twice, without a handler starting in between: a handler may have put a job into a topic that
                 # was checked just before.
-                busy = _busy(running, client) or _busy(running, client)
+                busy = _not_put(schedules, client) or _busy(running, client) or _busy(running, client)
                 if not busy and started == started_before:
                     break
                 if monotonic_s() > end_s:
@@ -223,6 +251,15 @@ def _run_until_idle(worker: Worker, url: str, client: Client, timeout_s: float) 
         finally:
             running.stop()
     run.result()
+
+
+def _not_put(schedules: set[str], client: Client) -> list[str]:
+    """Those of a worker's schedules that it has not put yet. The others are removed from the set."""
+    for name in [*schedules]:
+        with contextlib.suppress(ScheduleNotFound):
+            client.schedule(name)
+            schedules.remove(name)
+    return [f"the schedule {name} was not put" for name in sorted(schedules)]
 
 
 def _topics(worker: Worker, client: Client) -> list[str]:
@@ -261,29 +298,35 @@ class Process(Protocol):
 
 
 def start_serve(
-    module: Sequence[str],
+    command: Sequence[str],
     flags: Sequence[str],
     environment: Mapping[str, str],
     *,
     stdin: int = subprocess.DEVNULL,
     start_new_session: bool = False,
 ) -> tuple[subprocess.Popen[str], IO[str]]:
-    """Start ``python -m module flags`` with `environment` in place of variables named DEFERD_*.
+    """Start `command` with these flags, and with `environment` in place of variables named DEFERD_*.
 
     Returns the process, and its standard output and error as one stream.
+
+    Raises:
+        ServiceNotStarted: the command cannot be run.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith("DEFERD_")}
-    process = subprocess.Popen(  # noqa: S603 (this package, with the flags of the test)
-        [sys.executable, "-m", *module, *flags],
-        env={**inherited, **environment},
-        start_new_session=start_new_session,
-        stdin=stdin,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-    )
+    try:
+        process = subprocess.Popen(  # noqa: S603 (this package, or what the tests name, with the flags of the test)
+            [*command, *flags],
+            env={**inherited, **environment},
+            start_new_session=start_new_session,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+        )
+    except OSError as error:
+        raise ServiceNotStarted(f"the command for the service cannot be run: {error}") from error
     assert process.stdout is not None  # noqa: S101 (it is a pipe)
     return process, process.stdout
 
@@ -349,8 +392,11 @@ class ServeProcess:
 
 
 def _kill_store(data_dir: Path) -> None:
-    from deferd.store.data_dir import DataDirectory  # noqa: PLC0415 (of the server extra, which is there: it has run)
-
+    """Kill the store of a service that had to be killed. One of another environment ends by itself, later."""
+    try:
+        from deferd.store.data_dir import DataDirectory  # noqa: PLC0415 (of the server extra)
+    except ImportError:
+        return
     folder = DataDirectory(data_dir)
     pid = folder.store_pid()
     if pid is not None and folder.is_store(pid):

@@ -403,6 +403,18 @@ def test_tail_prints_lines_until_sigterm(shared_service: ServiceProcess, topic: 
             assert tail.wait(5) == 141
 
 
+def test_tail_says_that_topics_keep_no_events(shared_service: ServiceProcess, topic: str) -> None:
+    command = [sys.executable, "-m", "deferd", "tail", topic, f"{topic}-*", "--url", shared_service.url]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tail:
+        try:
+            assert tail.stderr is not None
+            of_topic, of_pattern = (tail.stderr.readline() for _ in range(2))
+            assert of_topic == f"deferd: {topic} keeps no events yet: `deferd topic {topic} --events 1000` lets it\n"
+            assert of_pattern.startswith(f"deferd: no topic that matches {topic}, {topic}-* keeps events yet: ")
+        finally:
+            tail.terminate()
+
+
 # With keys
 
 

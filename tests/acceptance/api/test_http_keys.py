@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import itertools
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,11 +14,12 @@ import pytest
 
 from deferd.contract.scopes import Scope
 from tests.acceptance.api.keyed_service import KeysFile, audit_lines, call, keys_of_every_kind
+from tests.acceptance.cli.command_line import Shell
 from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.wire import WireResponse, connected, request
 from tests.openapi_document import openapi_document
-from tests.waiting import wait_until
+from tests.waiting import until, wait_until
 
 both_entry_points = pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
 JOB = "/jobs/{topic}/j"
@@ -52,6 +55,7 @@ CALLS: list[tuple[str, str, str, Any]] = [
     ("admin", "POST", "/repair", None),
     ("admin", "GET", "/testing/clock", None),
     ("admin", "POST", "/testing/clock", {"advance": 0}),
+    ("admin", "DELETE", "/testing/past", None),
 ]
 SCHEDULES: list[tuple[str, str, str, Any]] = [
     ("put", "PUT", "/schedules/s-{topic}", {"topic": "{topic}", "every": 3600, "paused": True}),
@@ -77,7 +81,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> KeysFile:
 
 @pytest.fixture(scope="module")
 def service(keys: KeysFile, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    flags = ("--keys-file", str(keys.path), "--log-format", "json", "--test-clock")
+    flags = ("--keys-file", str(keys.path), "--log-format", "json", "--test-clock", "--trusted-proxy", "127.0.0.0/8")
     with running_service(*flags, data_dir=tmp_path_factory.mktemp("keyed")) as service:
         yield service
         assert not [name for name, token in keys.tokens.items() if token in service.output()]
@@ -352,3 +356,51 @@ async def test_a_line_of_the_audit_log_cannot_be_forged(service: ServiceProcess)
 
     wait_until(lambda: len(found()) == 2, 10, "the audit log is written")
     assert all(record["outcome"] == "unauthorized" for record in found())
+
+
+def test_doctor_says_what_a_key_may_do(service: ServiceProcess, keys: KeysFile) -> None:
+    def checks(token: str) -> tuple[int, dict[str, tuple[str, str]]]:
+        ran = Shell(service.url).run("doctor", "--json", DEFERD_KEY=token)
+        found = [json.loads(line) for line in ran.stdout.splitlines()]
+        return ran.returncode, {one["check"]: (one["status"], one["text"]) for one in found}
+
+    code, of_admin = checks(keys.tokens["all-of-ours"])
+    assert (code, of_admin["key"]) == (0, ("ok", "all-of-ours may put, pop, cancel, read, admin in topics ours.*"))
+    assert of_admin["clock"][0] == "ok"
+    assert of_admin["store"] == ("ok", "it responds")
+    code, of_put = checks(keys.tokens["put"])
+    assert (code, of_put["key"][0], of_put["clock"][0]) == (0, "ok", "skipped")
+    code, of_none = checks("no-key-at-all")
+    assert (code, of_none["key"][0], [*of_none]) == (5, "failed", ["url", "key"])
+
+
+@both_entry_points
+async def test_behind_a_trusted_proxy_the_caller_is_recorded(
+    service: ServiceProcess, keys: KeysFile, topic: str, through_asgi: bool
+) -> None:
+    caller = f"2001:db8::{1 + through_asgi}"
+    proxied = f"X-Forwarded-For: 203.0.113.9, {caller}, 127.0.0.2"
+    refused = await call(service, "GET", "/topics", None, proxied, token="no-key", through_asgi=through_asgi)
+    assert refused.status == 401
+    await until(
+        lambda: any(line["client"] == caller for line in audit_lines(service)), "the refusal is in the audit log"
+    )
+    pop = (f"/topics/{topic}/pop?wait=0&consumer=c-{topic}", None, proxied)
+    assert (await call(service, "GET", *pop, token=keys.tokens["pop"], through_asgi=through_asgi)).status == 200
+
+    def addresses() -> list[str]:
+        headers = {"Authorization": f"Bearer {keys.tokens['read']}"}
+        found = httpx.get(f"{service.url}/consumers", headers=headers, verify=NO_TLS).json()["consumers"]
+        return [address for one in found if one["name"] == f"c-{topic}" for address in one["addresses"]]
+
+    await asyncio.to_thread(wait_until, lambda: addresses() == [caller], 10, "the consumer is known by its address")
+
+
+def test_behind_a_trusted_proxy_failed_log_ins_are_those_of_the_caller(service: ServiceProcess) -> None:
+    def status(caller: str) -> int:
+        headers = {"X-Forwarded-For": caller, "Sec-Fetch-Site": "same-origin"}
+        url = f"{service.url}/console/login"
+        return httpx.post(url, data={"key": "no-key"}, headers=headers, verify=NO_TLS).status_code
+
+    assert [status("198.51.100.1") for _ in range(12)][-1] == 429
+    assert status("198.51.100.2") == 401

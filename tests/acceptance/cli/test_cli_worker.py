@@ -117,6 +117,7 @@ def test_without_flag_and_variable_the_url_of_the_program_counts(shell: Shell, p
         (["shop.jobs:no_worker"], 2, "shop.jobs:no_worker is of type int, but must be a deferd.Worker"),
         (["shop.jobs:idle"], 2, "shop.jobs:idle has no handler: declare one with @idle.handler(TOPIC)"),
         (["shop.jobs:worker", "--url", "ftp://a"], 2, "--url: is 'ftp://a', but must be an http:// or https:// URL"),
+        (["shop.jobs:worker", "--ca-file", "no.pem"], 2, "--ca-file: 'no.pem' cannot be used: "),
         (["shop.broken:worker"], 1, "module shop.broken cannot be imported: RuntimeError: no database"),
         (["shop.needs:worker"], 1, "module shop.needs cannot be imported: ModuleNotFoundError: No module named 'not_"),
     ],

@@ -22,6 +22,7 @@ import pytest
 import uvloop
 
 from deferd import AsyncClient, Client, NoAnswer, UnexpectedAnswer, Unreachable
+from deferd.client.transport import default_context
 from tests.acceptance.client.scripted_server import (
     Peer,
     Script,
@@ -147,6 +148,34 @@ def test_an_unknown_authority_is_refused(look: Look, server_tls: ssl.SSLContext)
     ):
         look(server.url)
     assert received == []
+
+
+@pytest.mark.parametrize("way", ["argument", "DEFERD_CA_FILE", "SSL_CERT_FILE"])
+def test_the_authorities_are_those_of_the_system_and_of_a_file(
+    look: Look, files: TlsFiles, server_tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """SSL_CERT_FILE is where OpenSSL finds those of the system."""
+    file = files.authority_file
+    if way != "argument":
+        monkeypatch.setenv(way, str(file))
+    with scripted_server(responding, tls=server_tls) as server:
+        assert look(server.url, **({"ca_file": file} if way == "argument" else {})) == "a"
+
+
+def test_a_file_without_authorities_is_refused(tmp_path: Path) -> None:
+    for file, why in ((tmp_path / "none.pem", "No such file"), (Path(__file__), "no certificate or crl found")):
+        with pytest.raises(
+            ValueError, match=f"the file with certificate authorities, '{file}', cannot be used: .*{why}"
+        ):
+            Client("https://localhost", ca_file=file)
+    with pytest.raises(ValueError, match="tls or ca_file, not both"):
+        Client("https://localhost", ca_file=__file__, tls=ssl.create_default_context())
+
+
+def test_without_authorities_of_the_system_those_of_certifi_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "/nonexistent")
+    monkeypatch.setenv("SSL_CERT_DIR", "/nonexistent")
+    assert default_context(None).cert_store_stats()["x509_ca"] > 50
 
 
 def test_a_service_without_tls_is_unreachable_by_https(look: Look) -> None:

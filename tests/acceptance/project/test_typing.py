@@ -84,6 +84,13 @@ def produce(client: Client, orders: list[Order]) -> Iterator[PutResult]:
     client.put(**close.fields(orders[0], id="x"))
     client.put_batch([PutJob(topic="t"), PutJob(topic="t", durability="fsync", backoff=FixedBackoff(seconds=1))])
     client.set_topic("t", TopicSettings(ttr=5, backoff=ScheduleBackoff(seconds=[1])))
+    office = {"days": ["mon", "tue"], "from": "08:00", "to": "18:00", "zone": "Europe/Berlin"}
+    client.put("t", window=office)
+    client.put("t", window=[office, {"from": "20:00", "to": "21:00"}])
+    client.set_topic("t", {"window": office})
+    client.put_calendar("office", [office])
+    client.put_schedule("s", topic="t", every=60, window=[office])
+    written: str = close.to_json(orders[0], id="a", window=office)
     client.change("t", "a", delay=4, backoff=FixedBackoff(seconds=2))
     close_order: BlockingJob[Order] = close.bind(client)
     put: Job = close_order.put(orders[0], delay=5, id="order-1")

@@ -76,7 +76,11 @@ class Proxied(NamedTuple):
 @pytest.fixture(scope="module")
 def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
     names = "jobs.example.com *.example.org"
-    environment = {"DEFERD_ALLOWED_HOST": names, "DEFERD_MAX_BODY_BYTES": str(BODY_BYTES)}
+    environment = {
+        "DEFERD_ALLOWED_HOST": names,
+        "DEFERD_MAX_BODY_BYTES": str(BODY_BYTES),
+        "DEFERD_TRUSTED_PROXY": "127.0.0.0/8",
+    }
     service_environment = {"DEFERD_INSECURE": COMPOSE["services"]["deferd"]["environment"]["DEFERD_INSECURE"]}
     folder = tmp_path_factory.mktemp("proxied")
     folder.chmod(0o755)
@@ -120,6 +124,16 @@ def test_it_refuses_a_large_body_as_the_service_does(proxied: Proxied) -> None:
     assert of_proxy == of_service
 
 
+def test_the_service_knows_who_calls_through_it(proxied: Proxied, topic: str) -> None:
+    """By the address that a proxy in front of it has appended; the address of this machine is a trusted proxy's."""
+    headers = {"X-Forwarded-For": "203.0.113.9, 198.51.100.7"}
+    with httpx.Client(base_url=proxied.url, headers=headers, verify=NO_TLS) as client:
+        assert client.put(f"/topics/{topic}", json={}).is_success
+        assert client.delete(f"/topics/{topic}").is_success  # it takes a way of its own through the proxy
+    activity = httpx.get(f"{proxied.service.url}/activity", verify=NO_TLS).json()["activity"]
+    assert {entry["by"] for entry in activity if entry["topic"] == topic} == {"198.51.100.7"}
+
+
 Handle = Callable[[socketserver.StreamRequestHandler], None]
 
 
@@ -152,6 +166,18 @@ def test_it_repeats_no_call_with_effects_and_reports_replicas_that_do_not_respon
             assert (response.status_code, response.headers["retry-after"]) == (503, "1")
             expected = problem_details.document("store_unavailable", "no replica of the service responds")
             assert response.json() == expected
+
+
+def test_a_replica_that_refuses_connections_costs_no_call(tmp_path: Path) -> None:
+    """Also no cancel: nothing was sent, so that to send it to the other one is safe."""
+    tmp_path.chmod(0o755)
+
+    def respond(connection: socketserver.StreamRequestHandler) -> None:
+        connection.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+
+    with replica(respond) as port, running_proxy([free_port(), port], tmp_path, {}) as url:
+        for method in ("POST", "PATCH", "DELETE", "GET") * 5:
+            assert httpx.request(method, f"{url}/jobs/orders/1", verify=NO_TLS).status_code == 200, method
 
 
 def test_it_passes_on_the_response_to_a_pop_at_once(tmp_path: Path) -> None:

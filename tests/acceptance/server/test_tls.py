@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import socket
 import ssl
 import subprocess
@@ -21,6 +22,7 @@ from deferd.server.credential_files import Certificate, read_context
 from deferd.server.startup_errors import CertificateRefused
 from deferd.settings import SettingsError, load_settings
 from tests.acceptance.api.test_keys_and_listening import refused
+from tests.acceptance.cli.command_line import Shell
 from tests.acceptance.server.tls_files import TlsFiles, tls_in_front_of
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.wire import connected, cut, request
@@ -64,6 +66,15 @@ def test_the_client_works_over_https(service: ServiceProcess, files: TlsFiles, t
 
 
 @pytest.mark.slow
+def test_a_command_trusts_the_authorities_of_a_file(service: ServiceProcess, files: TlsFiles, topic: str) -> None:
+    shell = Shell(https(service))
+    shell.good("put", topic, "--ca-file", str(files.authority_file))
+    assert shell.run("topic", topic, DEFERD_CA_FILE=str(files.authority_file)).returncode == 0
+    assert "certificate verify failed" in shell.refused(1, "topic", topic, "--retry-for", "0")
+    checked = shell.good("doctor", "--ca-file", str(files.authority_file))
+    assert re.search(r"^ok +tls +TLSv1\.3, the certificate ends \d{4}-\d\d-\d\d \(in ", checked, re.MULTILINE)
+
+
 def test_several_processes_speak_https(files: TlsFiles, tmp_path: Path, topic: str) -> None:
     with (
         running_service(*files.flags(), "--workers", "2", data_dir=tmp_path) as service,

@@ -135,8 +135,12 @@ def test_a_purge_leaves_no_job_and_no_topic(service: ServiceForTests) -> None:
         client.set_topic("set", {"ttl": None, "retain": 60})
         client.put("paused")
         client.pause("paused")
+        client.put("grouped", group="a")
+        client.pause_group("grouped", "a")
         service.purge()
         assert list(client.topics()) == []
+        client.put("grouped", group="a")
+        assert len(client.pop("grouped", wait=0)) == 1
 
 
 def test_purge_removes_whatever_acts_by_itself(service: ServiceForTests) -> None:
@@ -150,7 +154,7 @@ def test_purge_removes_whatever_acts_by_itself(service: ServiceForTests) -> None
         client.start_purge("many")
         service.purge()
         assert [*client.schedules(), *client.calendars(), *client.topics()] == []
-        assert {task.state for task in client.tasks()} <= {"done", "stopped"}
+        assert [*client.tasks(), *client.activity()] == []
         service.clock.advance(days=7)
         assert list(client.topics()) == []
 
@@ -167,6 +171,22 @@ def test_the_clock_refuses_to_pass_too_many_runs(service: ServiceForTests) -> No
         client.pause_schedule("beat")
         service.clock.advance(days=365)
         assert client.schedule("once").runs == 2
+
+
+def test_a_long_move_of_the_clock_says_how_far_it_is(
+    service: ServiceForTests, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("deferd.testing.service._MOVE_S", 0.0)
+    with service.client() as client:
+        client.put_schedule("beat", topic="pulse", every=60)
+        before = service.clock.now()
+        service.clock.advance(minutes=3)
+        assert service.clock.now() - before >= timedelta(minutes=3)
+        assert client.schedule("beat").runs == 3
+        assert client.schedule("beat").missed == 0
+    said = [record.getMessage() for record in caplog.records if record.name == "deferd.testing"]
+    text = "the clock is moved by 0:03:00 and is at [0-9: -]{19}: about [12] runs of schedules are left, most of 'beat'"
+    assert re.fullmatch(text, said[0])
 
 
 def test_a_worker_runs_until_it_is_idle(service: ServiceForTests) -> None:
@@ -200,6 +220,38 @@ def test_a_worker_runs_until_it_is_idle(service: ServiceForTests) -> None:
         service.run_until_idle(worker)
         assert sorted(closed) == [-4, -3, -2, -1, 1, 2, 3]
         assert client.topic("orders.close").counts["dead"] == 0
+
+
+def test_a_worker_is_idle_within_milliseconds_and_only_when_its_schedules_are_put(service: ServiceForTests) -> None:
+    worker, took_s = Worker(), []
+
+    @worker.schedule("0 3 * * *", topic="nightly")
+    def nightly() -> None: ...
+
+    with service.client() as client:
+        for _ in range(5):  # what else the machine does must not be counted
+            service.purge()
+            began = time.monotonic()
+            service.run_until_idle(worker)
+            took_s.append(time.monotonic() - began)
+            assert [schedule.name for schedule in client.schedules()] == ["nightly"]
+    assert min(took_s) < 0.1
+
+
+def test_the_service_is_that_of_another_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = tmp_path / "a folder" / "deferd"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\necho "of another environment: $1"\nexec {sys.executable} -m deferd "$@"\n')
+    command.chmod(0o700)
+    monkeypatch.setenv("DEFERD_TESTING_COMMAND", f"'{command}'")
+    with start_service() as service, service.client() as client:
+        client.put("t")
+        assert service.log.startswith("of another environment: serve\n")
+    with (
+        pytest.raises(ServiceNotStarted, match=r"cannot be run: .*'/nonexistent/deferd'"),
+        start_service(command=["/nonexistent/deferd"]),
+    ):
+        pass
 
 
 @pytest.mark.slow

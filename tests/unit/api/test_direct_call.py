@@ -20,7 +20,7 @@ class Work:
 
 
 class Connection:
-    client: tuple[str, int] | None = None
+    def caller(self, _headers: Any) -> None: ...
 
     def end_call(self, *_args: Any) -> None: ...
 
@@ -31,7 +31,7 @@ class Connection:
 def test_a_call_that_has_ended_is_freed_without_the_collector(end: str) -> None:
     work = Work()
     freed = weakref.ref(work)
-    call = DirectCall(Connection(), cast("OperationRoute", SimpleNamespace(path="/test")), "GET", WITHOUT_KEY)
+    call = DirectCall(Connection(), [], cast("OperationRoute", SimpleNamespace(path="/test")), "GET", WITHOUT_KEY)
     call.abandon = partial(lambda _work, _call: None, work, call)
     del work
     gc.disable()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 
 from deferd import __version__
 from deferd.cli import main as cli
+from deferd.cli.framework import output
 from deferd.settings import Settings, flag, variable
 
 
@@ -87,3 +89,18 @@ def test_a_flag_with_many_values_is_repeated(capsys: pytest.CaptureFixture[str])
     assert (
         "--allowed-host (DEFERD_ALLOWED_HOST) is 'a.example,b c,d:1', but must be host names" in capsys.readouterr().err
     )
+
+
+def test_without_rich_a_table_is_plain_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = [output.Column("TOPIC", cut=True), output.Column("READY", right=True), output.Column("NOTE")]
+    rows = [["orders.close", "7", "-"], ["mail", "12,345", "a\nb"]]
+    output.show_table(columns, rows)
+    with_rich = capsys.readouterr().out
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    output.show_table(columns, rows)
+    assert capsys.readouterr().out == with_rich
+    assert with_rich.splitlines()[1:] == ["orders.close       7  -", r"mail          12,345  a\nb"]
+    output.show_table(columns, rows[:1], headed=False)
+    assert capsys.readouterr().out == "orders.close  7  -\n"

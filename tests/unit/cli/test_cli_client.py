@@ -196,7 +196,6 @@ def test_help_and_version_import_nothing_big() -> None:
 
 
 WITHOUT = [
-    (["copy", "--from", "a", "--to", "b"], "rich", "tables and progress bars", "cli"),
     (["restore", "folder"], "redis", "the service", "server"),
     (["backup", "folder"], "pydantic_settings", "the service", "server"),
     (["serve"], "pydantic_settings", "the service", "server"),

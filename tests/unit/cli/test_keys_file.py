@@ -80,6 +80,17 @@ def test_a_new_key_is_appended_to_a_file_without_a_final_newline(
     assert names(file) == ["shop", "closer", "ops", "new"]
 
 
+def test_a_new_key_is_json_for_programs(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["key", "new", "--name", "new", "--scope", "put", "--json"]) == 0
+
+    printed = capsys.readouterr()
+    made = json.loads(printed.out)
+    assert (printed.err, made["name"]) == ("", "new")
+    file.write_text(made["entry"], encoding="utf-8")
+    assert names(file) == ["new"]
+    assert hash_of(made["token"]) in made["entry"]
+
+
 def test_the_list_is_json_for_programs(
     file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -209,7 +209,7 @@ def connection_of(*words: str, **variables: str) -> Connection:
     def command(connection: Connection) -> None:
         found.append(connection)
 
-    names = ("DEFERD_URL", "DEFERD_KEY", "DEFERD_TIMEOUT", "DEFERD_RETRY_FOR")
+    names = ("DEFERD_URL", "DEFERD_KEY", "DEFERD_CA_FILE", "DEFERD_TIMEOUT", "DEFERD_RETRY_FOR")
     ran = CliRunner().invoke(command, words, env={**dict.fromkeys(names), **variables}, standalone_mode=False)
     if ran.exception is not None:
         raise ran.exception
@@ -239,6 +239,12 @@ def test_flags_win_over_variables_and_those_over_defaults() -> None:
         ([], {"DEFERD_TIMEOUT": "soon"}, "DEFERD_TIMEOUT (--timeout): 'soon' is not a duration"),
         (["--retry-for", "2d"], {}, "--retry-for: '2d' is not from 0 to 24 h"),
         ([], {"DEFERD_URL": "ftp://a"}, "DEFERD_URL (--url): is 'ftp://a', but must be an http:// or https:// URL"),
+        (["--ca-file", __file__], {}, f"--ca-file: '{__file__}' cannot be used: [X509"),
+        (
+            [],
+            {"DEFERD_CA_FILE": "/no.pem"},
+            "DEFERD_CA_FILE (--ca-file): '/no.pem' cannot be used: [Errno 2] No such",
+        ),
         ([], {"DEFERD_KEY": "ses ame"}, "DEFERD_KEY (--key): has a value that is not shown"),
     ],
 )

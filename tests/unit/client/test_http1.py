@@ -242,7 +242,7 @@ def head_lines(settings: HttpSettings, request: ApiRequest[Any]) -> list[str]:
 
 
 def http_settings(url: str, *, proxy: str | None = None, key: str | None = "k3y") -> HttpSettings:
-    return HttpSettings(url, timeout_s=1, key=key, connections=1, tls=TLS, proxy=proxy)
+    return HttpSettings(url, timeout_s=1, key=key, connections=1, tls=TLS, ca_file=None, proxy=proxy)
 
 
 @pytest.mark.parametrize(

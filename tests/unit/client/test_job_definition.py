@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -68,6 +69,26 @@ def test_a_put_has_the_topic_the_body_as_json_and_the_defaults() -> None:
         "backoff": {"kind": "fixed", "seconds": 3.0, "jitter": 0.0},
         "id": "order-1",
     }
+
+
+def test_a_put_is_a_json_object_for_programs_that_put_later() -> None:
+    close = job("orders.close", Order, delay=timedelta(minutes=30), tags=["shop"])
+    order = Order(number=1, placed_at=datetime(2030, 1, 1, tzinfo=UTC))
+
+    put = json.loads(close.to_json(order, id="order-1", delay=timedelta(hours=1), backoff=FixedBackoff(seconds=5)))
+
+    assert put == {
+        "topic": "orders.close",
+        "body": {"number": 1, "placed_at": "2030-01-01T00:00:00Z"},
+        "tags": ["shop"],
+        "id": "order-1",
+        "delay": 3600,
+        "backoff": {"kind": "fixed", "seconds": 5, "jitter": 0},
+    }
+    first, second = (json.loads(close.to_json(order)) for _ in range(2))
+    assert (first["on_conflict"], first["id"] == second["id"]) == ("keep", False)
+    with pytest.raises(InvalidInput, match="tags"):
+        close.to_json(order, tags=["two words,"] * 100)
 
 
 def test_the_options_of_a_put_override_the_defaults() -> None:

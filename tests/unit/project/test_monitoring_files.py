@@ -59,7 +59,7 @@ def test_each_alert_has_cases_in_which_it_fires_and_in_which_it_does_not() -> No
 @pytest.mark.parametrize("alert", [rule["alert"] for rule in alerts()])
 def test_each_alert_has_a_runbook_that_says_what_to_look_at_and_do(alert: str) -> None:
     [rule] = [rule for rule in alerts() if rule["alert"] == alert]
-    assert rule["annotations"]["runbook"] == f"docs/monitoring.md#{alert.lower()}"
+    assert rule["annotations"]["runbook_url"] == f"https://docs.example.com/deferd/monitoring/#{alert.lower()}"
     assert rule["annotations"]["summary"]
     assert rule["labels"]["severity"] in {"critical", "warning"}
     [section] = re.findall(rf"^### {alert}\n+(.*?)(?=^#|\Z)", RUNBOOKS, re.MULTILINE | re.DOTALL)

@@ -21,6 +21,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import deferd
+from deferd.version import how_to_install
 from tests.openapi_document import openapi_document
 from tests.programs import require_program
 
@@ -29,6 +30,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 BASE: list[str] = PYPROJECT["project"]["dependencies"]
 SERVER: list[str] = PYPROJECT["project"]["optional-dependencies"]["server"]
 CLI: list[str] = PYPROJECT["project"]["optional-dependencies"]["cli"]
+WORKER: list[str] = PYPROJECT["project"]["optional-dependencies"]["worker"]
 DEV: list[str] = PYPROJECT["dependency-groups"]["dev"]
 DOCS: list[str] = PYPROJECT["dependency-groups"]["docs"]
 
@@ -58,6 +60,23 @@ def test_a_lock_has_every_requirement_of_the_package(lock: str, wanted: list[str
         assert version in requirement.specifier, (
             f"{lock} pins {requirement.name} {version}, not {requirement.specifier}"
         )
+
+
+def test_the_command_line_needs_the_same_in_every_extra() -> None:
+    [of_worker] = WORKER
+    assert of_worker in CLI
+    assert of_worker in SERVER
+
+
+def test_without_the_command_line_installed_the_command_says_what_to_install() -> None:
+    """As with the base install."""
+    hide = "import sys; sys.modules['click'] = None; from deferd.__main__ import main; sys.exit(main())"
+    for word, extra in (("topics", "cli"), ("worker", "worker")):
+        ran = subprocess.run(
+            [sys.executable, "-c", hide, word], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (ran.returncode, ran.stdout) == (1, "")
+        assert ran.stderr == f"deferd: the command line needs click, which is missing: {how_to_install(extra)}\n"
 
 
 def test_tests_use_the_versions_of_the_service() -> None:
@@ -157,6 +176,7 @@ class Ci:
         (folder / ".ci").mkdir()
         shutil.copy(ROOT / ".ci/run", folder / ".ci/run")
         self.program(".ci/install", "echo install")
+        self.program("scripts/test-lowest", "echo lowest")
         note = 'printf "%s\\n" "$CI $*"'
         install_python = "mkdir -p .venv/bin; cp programs/noting .venv/bin/python"
         self.program("programs/noting", note)
@@ -188,8 +208,8 @@ def test_ci_runs_the_second_code_block_of_the_readme_and_then_the_slow_tests(ci:
     [_, test_command, *_] = re.findall(r"^```[^\n]*\n(.*?)\n```", ci.readme, re.MULTILINE | re.DOTALL)
 
     assert ci.run() == 0
-    assert ci.commands[:2] == ["install", f"true -euo pipefail -c {test_command}"]
-    [slow] = ci.commands[2:]
+    assert ci.commands[:3] == ["install", f"true -euo pipefail -c {test_command}", "lowest"]
+    [slow] = ci.commands[3:]
     assert slow.startswith("true -m pytest -n 4 ")
     assert " -m slow or hypothesis --hypothesis-profile full " in slow
 
@@ -199,7 +219,7 @@ def test_ci_runs_no_other_block_of_the_readme(ci: Ci) -> None:
     assert (ci.run(), ci.commands) == (2, [])
 
 
-@pytest.mark.parametrize(("program", "count"), [(".ci/install", 1), ("programs/bash", 2), ("programs/noting", 3)])
+@pytest.mark.parametrize(("program", "count"), [(".ci/install", 1), ("programs/bash", 2), ("programs/noting", 4)])
 def test_ci_fails_with_the_first_command_that_fails(ci: Ci, program: str, count: int) -> None:
     path = ci.folder / program
     path.write_text(path.read_text() + "exit 3\n")
@@ -226,7 +246,10 @@ def test_a_test_without_its_program_fails_in_ci_and_is_skipped_elsewhere(
 
 @pytest.mark.parametrize(
     "script",
-    [".ci/install", ".ci/run", "scripts/check", "scripts/image", "scripts/install", "scripts/release", "scripts/test"],
+    [
+        *(".ci/install", ".ci/run", "scripts/check", "scripts/image", "scripts/install", "scripts/release"),
+        *("scripts/test", "scripts/test-lowest"),
+    ],
 )
 def test_a_script_can_be_run(script: str) -> None:
     assert os.access(ROOT / script, os.X_OK)

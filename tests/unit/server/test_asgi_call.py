@@ -38,9 +38,11 @@ class Connection:
     def __init__(self) -> None:
         self.transport: Any = Transport()
         self.limits: Any = SimpleNamespace(is_stopping=False, date_line=b"date: today\r\n")
-        self.client: tuple[str, int] | None = None
         self.room: asyncio.Event | None = None
         self.ended_calls = 0
+
+    def caller(self, _headers: Any) -> None:
+        """It has no address."""
 
     def pause_reading(self) -> None:
         """There is nothing to read."""

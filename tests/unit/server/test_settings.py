@@ -126,7 +126,7 @@ def test_an_unknown_variable_is_reported() -> None:
 
 
 def test_the_variables_of_the_client_are_not_reported() -> None:
-    assert [] == unknown_variables(["DEFERD_URL", "DEFERD_KEY", "DEFERD_TIMEOUT", "DEFERD_RETRY_FOR"])
+    assert [] == unknown_variables(["DEFERD_URL", "DEFERD_KEY", "DEFERD_CA_FILE", "DEFERD_TIMEOUT", "DEFERD_RETRY_FOR"])
 
 
 @pytest.mark.parametrize("name", Settings.model_fields)

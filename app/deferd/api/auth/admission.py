@@ -23,7 +23,7 @@ class Addressed(Protocol):
     """A request, as the audit log sees it."""
 
     def client_address(self) -> str | None:
-        """The address that the connection comes from, if the server knows it."""
+        """The address of the caller, if the server knows it."""
 
 
 class Admission:

@@ -1,7 +1,7 @@
 """The audit log: a line for each admin action that was carried out and for each request that was refused.
 
 Its logger is `deferd.audit`. A key is named, an unknown one is not, and tokens are never written. The client is the
-address that the connection comes from; behind a proxy that is the proxy's.
+address that the connection comes from, or behind a `--trusted-proxy` that of its caller.
 """
 
 from __future__ import annotations

@@ -74,9 +74,9 @@ class DirectPop(DirectVerb):
             notes = self._notes
             if len(notes) < MOST_NOTES:
                 # A client may wait for others on the same connection: pops of many topics have notes of their own.
-                connection = request.connection
-                many = (*(connection.client or (None, id(connection))), topics) if has_many else None
-                notes[many or connection.client or id(connection)] = (request.head, topics, pop.request, call)
+                caller = request.connection.caller(request.head.headers)
+                many = (*(caller or (None, id(request.connection))), topics) if has_many else None
+                notes[many or caller or id(request.connection)] = (request.head, topics, pop.request, call)
             names, selection = _named_topics(topics, admission) if has_many else ((topics,), None)
             dispatcher, on_end = self._app.engine.dispatcher, partial(self._respond, call, topics)
             waiter = dispatcher.begin_pop(names, pop.request, pop.wait_ms, on_end, selection)

@@ -34,9 +34,10 @@ _TIME_LINE = b"%b: %%d\r\n" % TIME_HEADER.encode()
 
 
 class Connection(Protocol):
-    """The connection that a call came by. `client` is the address of its other end, if it has one."""
+    """The connection that a call came by."""
 
-    client: tuple[str, int] | None
+    def caller(self, headers: Sequence[Header]) -> tuple[str, int] | None:
+        """The address of who made the request with these headers, if it has one."""
 
     def end_call(self, call: DirectCall, status: int, fields: bytes, body: bytes) -> None:
         """Send JSON with more header `fields`, each ended by CRLF."""
@@ -55,6 +56,7 @@ class DirectCall:
 
     __slots__ = (
         "_connection",
+        "_headers",
         "_method",
         "_route",
         "_started_s",
@@ -67,8 +69,16 @@ class DirectCall:
         "response_complete",
     )
 
-    def __init__(self, connection: Connection, operation: OperationRoute, method: str, admission: Admission) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        headers: Sequence[Header],
+        operation: OperationRoute,
+        method: str,
+        admission: Admission,
+    ) -> None:
         self._connection = connection
+        self._headers = headers
         self._route = operation.path
         self._method = method
         self._started_s = time.perf_counter()
@@ -102,8 +112,8 @@ class DirectCall:
             connection.end_call_with(self, response)
 
     def client_address(self) -> str | None:
-        """The address that the connection comes from, until the call ends."""
-        return host_of(self._connection.client)
+        """The address of who makes the call, until it ends."""
+        return host_of(self._connection.caller(self._headers))
 
     def disconnect(self) -> None:
         """The client has disconnected."""
@@ -242,7 +252,7 @@ class DirectVerb(ABC):
             except DeferdError:
                 usage.give_back()
                 return None
-        call = DirectCall(request.connection, self._operation, self._method, admission)
+        call = DirectCall(request.connection, request.head.headers, self._operation, self._method, admission)
         if usage is not None:
             call.held = held
         return call

@@ -9,6 +9,7 @@ import time
 from dataclasses import asdict
 from typing import Annotated, Literal
 
+import msgspec
 from fastapi import Query
 from pydantic import Field
 from starlette.responses import PlainTextResponse, Response
@@ -243,9 +244,10 @@ It is not part of the contract, so the OpenAPI document omits it.
 
 
 class MoveClock(StrictModel):
-    """How far to advance the clock, in seconds."""
+    """How far to advance the clock, in seconds, and for how long to stop on the way at runs of schedules."""
 
     advance: float = Field(strict=True, ge=0, le=limits.TEN_YEARS_S, allow_inf_nan=False)
+    within: float = Field(60, strict=True, ge=0, le=60, allow_inf_nan=False)
 
 
 @clock_router.serves(contract.READ_CLOCK, all_topics=True, include_in_schema=False)
@@ -255,7 +257,14 @@ async def read_clock(request: CurrentRequest) -> Clock:
 
 @clock_router.serves(contract.MOVE_CLOCK, all_topics=True, include_in_schema=False)
 async def move_clock(request: CurrentRequest, move: MoveClock) -> Clock:
-    return _reading(await _clock(request).advance(to_ms(move.advance)))
+    return _reading(await _clock(request).advance(to_ms(move.advance), move.within))
+
+
+@clock_router.serves(contract.FORGET_PAST, all_topics=True, include_in_schema=False)
+async def forget_past(request: CurrentRequest) -> Clock:
+    await request.engine.activity.forget()
+    await request.engine.tasks.forget_ended()
+    return _reading(await _clock(request).read())
 
 
 def _clock(request: RequestContext) -> MovableClock:
@@ -265,4 +274,8 @@ def _clock(request: RequestContext) -> MovableClock:
 
 
 def _reading(reading: Reading) -> Clock:
-    return Clock(now=instant(reading.now_ms), offset=seconds(reading.moved_ms))
+    clock = Clock(now=instant(reading.now_ms), offset=seconds(reading.moved_ms))
+    if reading.runs is None:
+        return clock
+    left, runs = seconds(reading.left_ms), reading.runs
+    return msgspec.structs.replace(clock, left=left, runs_left=runs.runs, busiest=runs.busiest)

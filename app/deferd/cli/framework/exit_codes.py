@@ -25,7 +25,7 @@ MEANINGS: Final = {
     NOTHING_READY: "pop: nothing was ready",
     NOT_ALLOWED: "not allowed: no key, an unknown key, or one without the permission",
     FINDINGS: "audit: there are findings, or something could not be checked; sync --dry-run: something would change; "
-    "now: something needs a person",
+    "now: something needs a person; doctor: something is wrong",
     INTERRUPTED: "ended by Ctrl-C, or not confirmed",
     OUTPUT_CLOSED: "the reader of the output stopped reading (| head)",
 }

@@ -66,6 +66,14 @@ SETTINGS: Final = {
         "KEY",
         secret=True,
     ),
+    "ca_file": ConnectionSetting(
+        "--ca-file",
+        "DEFERD_CA_FILE",
+        None,
+        values.ca_file,
+        "PEM file with certificate authorities that may sign the service's certificate, beside those of the system",
+        "FILE",
+    ),
     "timeout": ConnectionSetting(
         "--timeout",
         "DEFERD_TIMEOUT",
@@ -92,6 +100,7 @@ class Connection:
 
     url: list[str]
     key: str | None
+    ca_file: str | None
     timeout: float
     retry_for: float
     explicit: frozenset[str] = frozenset()
@@ -106,13 +115,17 @@ class Connection:
         from deferd.client.transport import called_via
 
         with called_via("cli"):
-            return Client(self.url, key=self.key, timeout=self.timeout, retry_for=self.retry_for)
+            return Client(self.url, **self._options)
 
     def open_async(self) -> AsyncClient:
         """A client for asyncio."""
         from deferd.client import AsyncClient
 
-        return AsyncClient(self.url, key=self.key, timeout=self.timeout, retry_for=self.retry_for)
+        return AsyncClient(self.url, **self._options)
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in SETTINGS if name != "url"}
 
 
 def complete_topic(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

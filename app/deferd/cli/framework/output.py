@@ -118,10 +118,16 @@ def printable(text: str) -> str:
 
 
 def show_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, headed: bool = True) -> None:
-    """Print a table of these cells, without lines; as wide as the terminal, else as wide as its cells."""
-    from rich.console import Console  # an extra, needed for tables only
-    from rich.table import Table
+    """Print a table of these cells, without lines; as wide as the terminal, else as wide as its cells.
 
+    Without the package rich, which is an extra, it is as wide as its cells in any case.
+    """
+    try:
+        from rich.console import Console
+        from rich.table import Table
+    except ModuleNotFoundError:
+        _show_plain_table(columns, rows, headed=headed)
+        return
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=headed, header_style="bold")
     for column, *cells in zip(columns, *rows, strict=True):
         table.add_column(
@@ -139,6 +145,16 @@ def show_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, head
         console.print(table)
     # Cells are padded to the width of the column, in the last column as well.
     sys.stdout.writelines(text.rstrip() + "\n" for text in shown.get().splitlines())
+
+
+def _show_plain_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, headed: bool) -> None:
+    shown = [[column.name for column in columns]] if headed else []
+    shown += [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, cells)) for cells in zip(*shown, strict=True)]
+    for row in shown:
+        cells = zip(row, widths, columns, strict=True)
+        padded = (cell.rjust(width) if column.right else cell.ljust(width) for cell, width, column in cells)
+        line("  ".join(padded).rstrip())
 
 
 def fits(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> bool:

@@ -228,6 +228,17 @@ def key(text: str) -> str:
     return text
 
 
+def ca_file(text: str) -> str:
+    """A PEM file with certificate authorities."""
+    import ssl
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=text)
+    except OSError as error:
+        raise click.BadParameter(f"{_shown(text)} cannot be used: {error}") from None
+    return text
+
+
 def timeout(text: str) -> float:
     """A duration from 0.1 s to an hour."""
     return _within(0.1, 3600, "0.1 s to 1 h", text)

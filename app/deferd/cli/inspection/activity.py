@@ -107,9 +107,12 @@ async def _follow(connection: Connection, topics: tuple[str, ...], last: int, *,
 
 
 async def _print_events(client: AsyncClient, topics: tuple[str, ...], last: int, *, as_json: bool) -> None:
-    await client.latest_events(topics or None, limit=1)  # an unreachable service is an error at the beginning only
+    latest = await client.latest_events(topics or None, limit=1)  # an unreachable service is an error only here
     for name in topics:
-        await _hint_at_setting(client, name)
+        if "*" not in name:
+            await _tell_without_events(client, name)
+    if not latest and not (topics and all("*" not in name for name in topics)):
+        await _tell_if_none_keeps_events(client, topics)
     events = client.events(topics or None, last=last, retry_for=_FOR_EVER_S, on_refusal=_refusals())
     async for event in events:
         if as_json:
@@ -131,17 +134,26 @@ def _refusals() -> Callable[[DeferdError], None]:
     return tell
 
 
-async def _hint_at_setting(client: AsyncClient, name: str) -> None:
+async def _tell_without_events(client: AsyncClient, name: str) -> None:
     from deferd.contract.errors import TopicNotFound
 
-    if "*" in name:
-        return
     try:
         if (await client.topic(name)).settings.events:
             return
     except TopicNotFound:
         pass
-    output.hint(f"{name} keeps no events yet: `deferd topic {name} --events 1000` lets it")
+    output.complain(f"{name} keeps no events yet: `deferd topic {name} --events 1000` lets it")
+
+
+async def _tell_if_none_keeps_events(client: AsyncClient, topics: tuple[str, ...]) -> None:
+    from deferd.contract.topic_patterns import TopicPatterns
+
+    patterns = TopicPatterns(topics or ("*",))
+    async for view in client.topics():
+        if view.settings.events and patterns.match(view.topic):
+            return
+    which = f" that matches {', '.join(topics)}" if topics else ""
+    output.complain(f"no topic{which} keeps events yet: `deferd topic TOPIC --events 1000` lets one")
 
 
 def _event_text(event: JobEvent) -> str:

@@ -204,7 +204,7 @@ class _Outcome:
 
 
 class _Progress:
-    """A progress bar on standard error, on a terminal only. A context manager.
+    """A progress bar on standard error, on a terminal and with the package rich only. A context manager.
 
     It fills as the input is put, or only moves if the size of the input is unknown.
     """
@@ -213,22 +213,25 @@ class _Progress:
         about = os.fstat(descriptor)
         total = about.st_size if stat.S_ISREG(about.st_mode) else None
         self._progress: Progress | None = None
-        if sys.stderr.isatty():
-            from rich import progress  # an extra, needed on a terminal only
+        if not sys.stderr.isatty():
+            return
+        try:
+            from rich import progress
             from rich.console import Console
-
-            self._progress = progress.Progress(
-                progress.TextColumn("putting"),
-                progress.BarColumn(),
-                progress.TextColumn("{task.fields[jobs]:,} jobs"),
-                progress.TextColumn("{task.fields[rate]:,.0f}/s"),
-                progress.TimeElapsedColumn(),
-                progress.TimeRemainingColumn(),
-                console=Console(stderr=True),
-                redirect_stdout=False,  # results go there
-                transient=True,
-            )
-            self._task = self._progress.add_task("", total=total, jobs=0, rate=0.0)
+        except ModuleNotFoundError:  # an extra
+            return
+        self._progress = progress.Progress(
+            progress.TextColumn("putting"),
+            progress.BarColumn(),
+            progress.TextColumn("{task.fields[jobs]:,} jobs"),
+            progress.TextColumn("{task.fields[rate]:,.0f}/s"),
+            progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(),
+            console=Console(stderr=True),
+            redirect_stdout=False,  # results go there
+            transient=True,
+        )
+        self._task = self._progress.add_task("", total=total, jobs=0, rate=0.0)
 
     def show(self, *, jobs: int, end_byte: int, seconds: float) -> None:
         """Update: `jobs` jobs, the input up to `end_byte`, were put in `seconds`."""

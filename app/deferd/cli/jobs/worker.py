@@ -40,6 +40,7 @@ from deferd.worker import Worker
 )
 @SETTINGS["url"].option("url")
 @SETTINGS["key"].option("key")
+@SETTINGS["ca_file"].option("ca_file")
 @click.pass_context
 def worker(
     ctx: click.Context,
@@ -49,13 +50,14 @@ def worker(
     log_level: str,
     url: list[str],
     key: str | None,
+    ca_file: str | None,
 ) -> int:
     """Import MODULE, with the current directory on the path, and run its deferd.Worker WORKER until SIGTERM, SIGHUP or
     Ctrl-C. --url, else DEFERD_URL, takes precedence over the URL in the program, and so does the key. The program gets
     the options as these variables, for other clients that it makes.
     """
     module_name, name = _target(worker)
-    for setting, value in (("url", ",".join(url)), ("key", key)):
+    for setting, value in (("url", ",".join(url)), ("key", key), ("ca_file", ca_file)):
         if value is not None and ctx.get_parameter_source(setting) is ParameterSource.COMMANDLINE:
             os.environ[SETTINGS[setting].variable] = value
     logs.configure(log_format, log_level)

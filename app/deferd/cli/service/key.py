@@ -14,6 +14,7 @@ from deferd.cli.framework import exit_codes, output
 from deferd.cli.framework.command import CommandGroup, fail
 from deferd.cli.framework.exit_codes import UsageError
 from deferd.cli.framework.options import all_of, json_option
+from deferd.cli.framework.output import Column
 from deferd.contract.scopes import Scope
 from deferd.settings import flag, variable
 
@@ -27,8 +28,8 @@ _NEW_EPILOG = """examples:
   deferd key new --name shop --scope put --scope cancel --topic 'orders.*' >> keys.toml
   deferd key new --name closer --scope pop --topic orders.close --requests-per-second 50 --burst 100
 
-The entry is written to standard output, the token to standard error. The token is shown only now; the
-service keeps its hash."""
+The entry is written to standard output, the token to standard error; with --json both to standard output.
+The token is shown only now; the service keeps its hash."""
 _REVOKE_EPILOG = """exit codes: 0 done; 1 the file cannot be replaced; 2 wrong usage or a wrong file; 3 no such key"""
 
 
@@ -71,12 +72,16 @@ _keys_file_option: Final = click.option(
     click.option(f"--{name.replace('_', '-')}", type=int, metavar="NUMBER", help=about)
     for name, about in BOUNDS.items()
 )
-def new(name: str, scopes: tuple[str, ...], topics: tuple[str, ...], **bounds: float | None) -> None:
+@json_option("print a JSON object with the name, the token and the entry")
+def new(name: str, scopes: tuple[str, ...], topics: tuple[str, ...], as_json: bool, **bounds: float | None) -> None:
     """Make a token, and the entry with its hash for the --keys-file of `deferd serve`."""
     try:
         token, entry = make_key(name, scopes, topics, bounds)
     except KeysRefused as error:
         raise UsageError(f"the key would be {error}") from None
+    if as_json:
+        output.json_line({"name": name, "token": token, "entry": entry})
+        return
     sys.stdout.write(f"\n{entry}")  # the file it is appended to may not end in a newline
     sys.stdout.flush()
     sys.stderr.write(f"the token, shown this once: {token}\n")
@@ -125,11 +130,8 @@ def _required(keys_file: Path | None) -> Path:
 
 
 def _show(keys: list[dict[str, Any]]) -> None:
-    rows = [("NAME", "SCOPES", "TOPICS", "BOUNDS"), *map(_row, keys)]
-    widths = [max(len(row[at]) for row in rows) for at in range(3)]
-    for row in rows:
-        line = "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]])
-        output.line(line.rstrip())
+    columns = [Column(name) for name in ("NAME", "SCOPES", "TOPICS", "BOUNDS")]
+    output.show_table(columns, [_row(key) for key in keys])
 
 
 def _row(key: dict[str, Any]) -> tuple[str, str, str, str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from typing import Any, get_origin
 
 import click
@@ -54,11 +56,21 @@ def _collect(ctx: click.Context, option: click.Parameter, value: str | tuple[str
         settings[option.name] = value if isinstance(value, str) else ",".join(value)  # as in a variable
 
 
+def _stop_at_end_of_input() -> None:
+    while os.read(0, 1024):  # not sys.stdin: its lock would be held at interpreter exit
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 @click.command(cls=Command, params=setting_options(), epilog=_EPILOG)
-def serve(settings: dict[str, str]) -> int:
+@click.option("--stop-at-end-of-input", is_flag=True, hidden=True)
+def serve(settings: dict[str, str], stop_at_end_of_input: bool) -> int:
     """Run the service until SIGTERM, SIGHUP or Ctrl-C. Each setting is an option and an environment variable; the
     option takes precedence.
     """
+    # For `deferd.testing`: the input is a pipe from the tests, which closes when they end, even by SIGKILL.
+    if stop_at_end_of_input:
+        threading.Thread(target=_stop_at_end_of_input, daemon=True, name="stdin-watch").start()
     try:
         loaded = load_settings(settings)
         if loaded.redis_url is not None:

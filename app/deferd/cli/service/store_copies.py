@@ -295,8 +295,6 @@ def copy(source: str | None, target: str | None, shards: int | None, force: bool
     settings. A store is a URL, as in --redis-url of `deferd serve`, or the data directory of an embedded store. Stop
     the services on both first. Afterwards serve only the target: jobs in both would run twice.
     """
-    if not as_json:
-        import rich  # noqa: F401 (for the tables: fail before the work if it is missing)
 
     def work() -> int:
         places = _read_places(source, target)

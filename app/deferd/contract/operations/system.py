@@ -20,10 +20,16 @@ class Health(Response, frozen=True, kw_only=True):
 
 
 class Clock(Response, frozen=True, kw_only=True):
-    """The clock of a service for tests, and by how many seconds it was advanced so far."""
+    """The clock of a service for tests, and by how many seconds it was advanced so far.
+
+    If it has stopped on its way at runs of schedules: the seconds and runs that are left, and the schedule with most.
+    """
 
     now: datetime
     offset: float
+    left: float = 0
+    runs_left: int = 0
+    busiest: str = ""
 
 
 class OverviewCounts(Response, frozen=True, kw_only=True):
@@ -374,4 +380,14 @@ MOVE_CLOCK = Operation(
     response=Clock,
     repeatable=False,
     done="moved the clock",
+)
+FORGET_PAST = Operation(
+    "forget_past",
+    "DELETE",
+    "/testing/past",
+    tag="operations",
+    scope=Scope.ADMIN,
+    summary="Forget the activity, and the tasks that have ended",
+    description="For tests that begin with an empty service. Returns the clock.",
+    response=Clock,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Sequence
 from typing import Protocol
 from urllib.parse import unquote
 
@@ -31,8 +32,10 @@ class Connection(Protocol):
 
     transport: PacedTransport
     limits: Connections
-    client: tuple[str, int] | None
     room: asyncio.Event | None
+
+    def caller(self, headers: Sequence[Header]) -> tuple[str, int] | None:
+        """The address of who made the request with these headers, if it has one."""
 
     def pause_reading(self) -> None:
         """Receive nothing for now."""
@@ -72,7 +75,7 @@ class AsgiCall:
             "query_string": parsed.query or b"",
             "root_path": "",
             "headers": headers,
-            "client": connection.client,
+            "client": connection.caller(headers),
             "extensions": {CUT_OFF: {"call": connection.transport.abort}},
         }
         self._connection = connection

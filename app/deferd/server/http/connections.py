@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from deferd.server.http.trusted_proxies import TrustedProxies
 from deferd.settings import Settings
 
 LINGER_S = 2.0
@@ -85,6 +86,7 @@ class Connections:
         self.body_timeout_s = settings.body_timeout
         self.response_timeout_s = settings.answer_timeout
         self.last_request_s = settings.drain_idle_timeout
+        self.trusted_proxies = TrustedProxies(settings.trusted_proxy)
         self.first_requests = FirstRequests()
         self.rejected = 0
         self.connected: set[ServedConnection] = set()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, NoReturn, cast
 
 import httptools
@@ -125,6 +126,7 @@ class LimitedProtocol(asyncio.Protocol):
         self._parser: Any = httptools.HttpRequestParser(self)
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # what follows is no reason to refuse
         self.client: tuple[str, int] | None = None
+        self._is_of_proxy = False
         self._url = b""
         self._headers: list[Header] = []
         self._in_progress: AsgiCall | FastPathRequest | DirectCall | None = None  # its response is the next one
@@ -152,6 +154,7 @@ class LimitedProtocol(asyncio.Protocol):
         transport = cast("asyncio.Transport", transport)
         self.transport = PacedTransport(transport, on_pause=self._pause_responses, on_resume=self._resume_responses)
         self.client = self.transport.peer_address()
+        self._is_of_proxy = self.client is not None and self.limits.trusted_proxies.is_trusted(self.client[0])
         transport.set_write_buffer_limits(high=UNSENT_BYTES)
         if self._handshake is not None:
             self.limits.replace(self._handshake, self)
@@ -168,6 +171,13 @@ class LimitedProtocol(asyncio.Protocol):
         """Called before `connection_made` on a TLS connection over `wire` that was counted as `handshake`."""
         self._handshake, self._wire = handshake, wire
         wire.set_write_buffer_limits(high=UNSENT_BYTES)
+
+    def caller(self, headers: Sequence[Header]) -> tuple[str, int] | None:
+        """The address of who made the request with these headers, and the port of the connection."""
+        if self._is_of_proxy and self.client is not None:
+            host, port = self.client
+            return self.limits.trusted_proxies.caller(host, headers), port
+        return self.client
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (the reason makes no difference)
         """The connection is closed, by either side."""
@@ -721,7 +731,7 @@ class FastPathProtocol(LimitedProtocol):
             headers=self._headers,
             body_length=body_length,
             keep_alive=self._parser.should_keep_alive() and not self.limits.is_stopping,
-            client=self.client,
+            client=self.caller(self._headers),
         )
 
     def on_message_complete(self) -> None:
