@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import chain
 from typing import Final, NamedTuple
@@ -26,8 +25,6 @@ _KEPT_S = 10.0
 _KEPT_MOST, _LARGEST = 2, 100_000
 _NEVER: Final = 1 << 62
 _SEVERAL_PARTITIONS = -2
-_ENTRY = re.compile(rb"(\d+) (\d+) (\d)")
-"""Of the HASH `groups`, see lua/lib/flows.lua: live jobs, reserved ones, flags."""
 
 
 class TopicGroup(NamedTuple):
@@ -167,11 +164,12 @@ class Groups:
             reply = await self._scripts.run("key_elements", [key], ("hash", cursor, _ENTRIES_PER_CALL))
             cursor, found = int(reply[0]), reply[1]
             for at in range(0, len(found), 2):
-                name, entry = found[at].decode(errors="backslashreplace"), _ENTRY.match(found[at + 1])
+                name, numbers = found[at].decode(errors="backslashreplace"), found[at + 1].split(b" ")[:3]
                 if name not in seen:
                     seen.add(name)
-                    # One that another program has damaged counts as empty, as for the scripts, until a repair.
-                    live, reserved, flags = (0, 0, 0) if entry is None else map(int, entry.groups())
+                    # A damaged entry counts as empty, as for the scripts, until a repair.
+                    is_read = len(numbers) == 3 and all(map(bytes.isdigit, numbers))
+                    live, reserved, flags = map(int, numbers) if is_read else (0, 0, 0)
                     yield name, live, reserved, bool(flags & 1)
             if not cursor:
                 return
