@@ -71,7 +71,7 @@ def test_the_command_line_needs_the_same_in_every_extra() -> None:
 def test_without_the_command_line_installed_the_command_says_what_to_install() -> None:
     """As with the base install."""
     hide = "import sys; sys.modules['click'] = None; from deferd.__main__ import main; sys.exit(main())"
-    for word, extra in (("topics", "cli"), ("worker", "worker")):
+    for word, extra in (("topics", "cli"), ("worker", "worker"), ("serve", "server")):
         ran = subprocess.run(
             [sys.executable, "-c", hide, word], capture_output=True, text=True, timeout=60, check=False
         )
