@@ -222,6 +222,32 @@ def test_a_worker_runs_until_it_is_idle(service: ServiceForTests) -> None:
         assert client.topic("orders.close").counts["dead"] == 0
 
 
+def test_a_worker_is_idle_when_its_groups_wait(service: ServiceForTests) -> None:
+    worker, done = Worker(), []
+
+    @worker.handler("accounts")
+    def work(step: str, context: Context) -> None:
+        if context.job.attempt == 1 and step == "open":
+            raise Retry(delay=60)
+        done.append(step)
+
+    with service.client() as client:
+        client.set_topic("accounts", {"limits": {"per_group": {"max_in_flight": 1}}})
+        for step in ("open", "close"):
+            client.put("accounts", step, group="customer-7")
+        client.put("accounts", "other", group="customer-8")
+        client.pause_group("accounts", "customer-9")
+        client.put("accounts", "paused", group="customer-9")
+        service.run_until_idle(worker, timeout=10)
+        assert done == ["other"]
+        service.clock.advance(minutes=1)
+        service.run_until_idle(worker, timeout=10)
+        assert done == ["other", "open", "close"]
+        client.resume_group("accounts", "customer-9")
+        service.run_until_idle(worker, timeout=10)
+        assert done[3:] == ["paused"]
+
+
 def test_a_worker_is_idle_within_milliseconds_and_only_when_its_schedules_are_put(service: ServiceForTests) -> None:
     worker, took_s = Worker(), []
 
