@@ -126,8 +126,8 @@ class ServiceForTests:
     def purge(self) -> None:
         """Remove all schedules, calendars, pushes, jobs, topics with their settings and pauses, tasks and activity.
 
-        The clock is not set back. The histories of topics stay, and so does a topic with `partitions`, whose number
-        cannot be lowered, without jobs.
+        What rates have counted is forgotten. The clock is not set back. The histories of topics stay, and so does a
+        topic with `partitions`, whose number cannot be lowered, without jobs.
         """
         client = self._own_client
         for schedule in list(client.schedules(jobs=False)):

@@ -19,7 +19,7 @@ PROXIES = TrustedProxies(["10.0.0.0/8", "2001:db8:1::/48", "192.0.2.7"])
         (["2001:db8:2::1"], "2001:db8:2::1"),
         (["[2001:DB8:2:0::1]:4711, [2001:db8:1::8]"], "2001:db8:2::1"),
         (["::ffff:198.51.100.1, ::ffff:10.0.0.2"], "198.51.100.1"),
-        (["fe80::1%eth0 by key root from 9.9.9.9"], "fe80::1"),  # a scope may be any text, and counts as no other address
+        (["fe80::1%eth0 by key root from 9.9.9.9"], "fe80::1"),  # a scope may be any text
         (["10.0.0.5, 10.0.0.4"], "10.0.0.5"),  # all are proxies
         (["198.51.100.1, unknown, 10.0.0.4"], "10.0.0.4"),
         (["198.51.100.1,"], "10.0.0.1"),
