@@ -193,11 +193,12 @@ def _context(ca_file: str | os.PathLike[str] | None) -> ssl.SSLContext:
 def default_context(ca_file: str | os.PathLike[str] | None) -> ssl.SSLContext:
     """A context that checks the certificate and the host name against the authorities of the system and of `ca_file`.
 
-    Those of the system are what OpenSSL finds, which reads the variables SSL_CERT_FILE and SSL_CERT_DIR, or else those
-    of the certifi package. Raises OSError when `ca_file` has no certificates.
+    Those of the system are what OpenSSL finds. Where it finds none, and neither SSL_CERT_FILE nor SSL_CERT_DIR says
+    where they are, those of the certifi package are taken. Raises OSError when `ca_file` has no certificates.
     """
     context = ssl.create_default_context()
-    if not context.cert_store_stats()["x509_ca"]:
+    is_told = os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR")
+    if not is_told and not context.cert_store_stats()["x509_ca"]:
         import certifi  # noqa: PLC0415 (most systems have authorities)
 
         context.load_verify_locations(cafile=certifi.where())

@@ -43,4 +43,5 @@ def parse_service_url(text: str) -> str:
         raise ValueError(
             f"is {shown!r}, but must be an http:// or https:// URL without a query, such as http://host:8000"
         )
-    return parts.geturl().rstrip("/")
+    # geturl() leaves the slashes out where there is no host; what is parsed again, as in the commands, needs them.
+    return f"unix://{parts.path}" if parts.scheme == "unix" else parts.geturl().rstrip("/")

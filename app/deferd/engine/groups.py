@@ -13,7 +13,7 @@ from deferd.contract.model import JobState
 from deferd.contract.operations.topics import GroupOrder
 from deferd.engine.caches import SharedReads
 from deferd.engine.cursors import bad_cursor, read_cursor, write_cursor
-from deferd.engine.redis_keys import Keys
+from deferd.engine.redis_keys import RATE_PREFIX, Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.shelf import Shelf
 from deferd.engine.topics import get_topic
@@ -113,6 +113,17 @@ class Groups:
             InvalidInput: as `pause`.
         """
         return await self._set_paused(topic, group, is_paused=False)
+
+    async def forget_rates(self) -> None:
+        """Delete what the rates of all topics have counted, for tests. Raises StoreUnavailable."""
+        for shard in range(self._keys.shards):
+            cursor: bytes | int = 0
+            while cursor != b"0":
+                of_shard = [self._keys.of_shard(shard, "due")]
+                cursor, *rows = await self._scripts.run("shard_keys", of_shard, (cursor, _ENTRIES_PER_CALL))
+                for key in rows[::4]:
+                    if f":{RATE_PREFIX}".encode() in key:
+                        await self._scripts.write("UNLINK", key.decode())
 
     async def _set_paused(self, topic: str, group: str, *, is_paused: bool) -> tuple[TopicGroup, bool]:
         reply = await self._scripts.run("group_pause", self._keys.of_topic(topic), (topic, group, int(is_paused)))

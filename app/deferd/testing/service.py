@@ -39,6 +39,7 @@ _MOVE_S = 1.0
 """For how long one request moves the clock past runs of schedules; then `advance` logs how far it is."""
 _LONGEST_STEP_S = 60.0
 _CHECK_INTERVAL_S = 0.002
+_HOLDS_BACK = frozenset({"group_paused", "group_order"})
 _LOG = logging.getLogger("deferd.testing")
 
 
@@ -112,7 +113,8 @@ class ServiceForTests:
 
         The worker runs in a separate thread and uses this service instead of its own URL; it is not changed
         and may be run again. Delayed jobs stay delayed, including those that wait for their backoff: advance the clock
-        and run it again. Ready jobs of a paused topic do not count. In an async test:
+        and run it again. Ready jobs of a paused topic or group do not count, nor do those of a group that waits for a
+        job with a backoff. In an async test:
         ``await asyncio.to_thread(deferd_service.run_until_idle, worker)``.
 
         Raises:
@@ -124,8 +126,8 @@ class ServiceForTests:
     def purge(self) -> None:
         """Remove all schedules, calendars, pushes, jobs, topics with their settings and pauses, tasks and activity.
 
-        The clock is not set back. The histories of topics stay, and so does a topic with `partitions`, whose number
-        cannot be lowered, without jobs.
+        What rates have counted is forgotten. The clock is not set back. The histories of topics stay, and so does a
+        topic with `partitions`, whose number cannot be lowered, without jobs.
         """
         client = self._own_client
         for schedule in list(client.schedules(jobs=False)):
@@ -279,9 +281,16 @@ def _busy(worker: Worker, client: Client) -> list[str]:
         except TopicNotFound:
             continue
         ready, reserved = 0 if view.paused else view.counts["ready"], view.counts["reserved"]
-        if ready or reserved:
+        if reserved or (ready and not _are_held_back(topic, client)):
             busy.append(f"{topic} has {ready} ready, {reserved} reserved")
     return busy
+
+
+def _are_held_back(topic: str, client: Client) -> bool:
+    """Whether all its ready jobs are of groups that wait until something is done: a resume, or a move of the clock."""
+    groups = {job.group: job for job in client.jobs(topic, state="ready")}
+    reasons = (client.why(topic, job.id).reasons for group, job in groups.items() if group is not None)
+    return None not in groups and all(any(reason.limit in _HOLDS_BACK for reason in of_job) for of_job in reasons)
 
 
 class Process(Protocol):

@@ -312,11 +312,11 @@ async def test_lists_of_topics_show_a_key_only_its_topics(
 async def test_admin_actions_and_refusals_are_in_the_audit_log(
     service: ServiceProcess, keys: KeysFile, topic: str, through_asgi: bool
 ) -> None:
-    def mine() -> list[tuple[Any, ...]]:
+    def mine(subject: str | None = None) -> list[tuple[Any, ...]]:
         return [
             (record["key"], record["call"], record["client"], record["outcome"])
             for record in audit_lines(service)
-            if record["topic"] == topic
+            if record["topic"] == topic and record.get("subject") == subject
         ]
 
     async def send(method: str, path: str, token: str | None, body: Any = None) -> None:
@@ -325,6 +325,7 @@ async def test_admin_actions_and_refusals_are_in_the_audit_log(
     admin = keys.tokens["admin"]
     await send("POST", "/jobs", keys.tokens["put"], {"topic": topic})
     await send("POST", TOPIC + "/pause", admin)
+    await send("POST", TOPIC + "/groups/customer-7/pause", admin)
     await send("POST", TOPIC + "/resume?nonsense=1", admin)
     await send("POST", TOPIC + "/repair", admin)
     await send("GET", TOPIC + "/audit", admin)
@@ -345,6 +346,7 @@ async def test_admin_actions_and_refusals_are_in_the_audit_log(
     ]
     wait_until(lambda: len(mine()) >= len(expected), 10, "the audit log is written")
     assert mine() == expected
+    assert mine("customer-7") == [("admin", "POST /topics/{topic}/groups/{group}/pause", "127.0.0.1", "done")]
 
 
 async def test_a_line_of_the_audit_log_cannot_be_forged(service: ServiceProcess) -> None:

@@ -71,6 +71,8 @@ def test_a_topic_is_set_in_part_or_as_a_whole(shell: Shell, topic: str) -> None:
     }
     text = "limits        100 per 1s, 10 at once; each group: at most 1 in flight, 5 per 10s\n"
     assert text in shell.good("topic", topic)
+    [view] = shell.json("topic", topic, "--rate", "200/s")
+    assert view["settings"]["limits"]["rate"] == {"count": 200, "per": 1, "burst": 10}
     assert "at most the `count`, 5" in shell.refused(2, "topic", topic, "--rate", "5/s", "--burst", "6")
     gone = [word for name in ("rate", "per-group-max-in-flight", "per-group-rate") for word in (f"--{name}", "none")]
     [view] = shell.json("topic", topic, *gone)

@@ -173,9 +173,22 @@ def test_a_file_without_authorities_is_refused(tmp_path: Path) -> None:
 
 
 def test_without_authorities_of_the_system_those_of_certifi_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", "/nonexistent")
-    monkeypatch.setenv("SSL_CERT_DIR", "/nonexistent")
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda *_: None)
     assert default_context(None).cert_store_stats()["x509_ca"] > 50
+
+
+@pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "SSL_CERT_DIR"])
+def test_where_a_variable_names_the_authorities_no_others_are_trusted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str
+) -> None:
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv(variable, str(tmp_path / "none"))
+    context = default_context(None)
+    assert context.cert_store_stats()["x509_ca"] == 0
+    assert context.verify_mode is ssl.CERT_REQUIRED
 
 
 def test_a_service_without_tls_is_unreachable_by_https(look: Look) -> None:

@@ -65,7 +65,6 @@ def test_the_client_works_over_https(service: ServiceProcess, files: TlsFiles, t
         run_a_job(client, topic)
 
 
-@pytest.mark.slow
 def test_a_command_trusts_the_authorities_of_a_file(service: ServiceProcess, files: TlsFiles, topic: str) -> None:
     shell = Shell(https(service))
     shell.good("put", topic, "--ca-file", str(files.authority_file))
@@ -75,6 +74,7 @@ def test_a_command_trusts_the_authorities_of_a_file(service: ServiceProcess, fil
     assert re.search(r"^ok +tls +TLSv1\.3, the certificate ends \d{4}-\d\d-\d\d \(in ", checked, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_several_processes_speak_https(files: TlsFiles, tmp_path: Path, topic: str) -> None:
     with (
         running_service(*files.flags(), "--workers", "2", data_dir=tmp_path) as service,

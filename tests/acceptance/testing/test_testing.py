@@ -137,10 +137,13 @@ def test_a_purge_leaves_no_job_and_no_topic(service: ServiceForTests) -> None:
         client.pause("paused")
         client.put("grouped", group="a")
         client.pause_group("grouped", "a")
-        service.purge()
-        assert list(client.topics()) == []
-        client.put("grouped", group="a")
-        assert len(client.pop("grouped", wait=0)) == 1
+        for _ in range(2):  # what a rate has counted is gone, too
+            service.purge()
+            assert list(client.topics()) == []
+            rate = {"rate": {"count": 1, "per": 3600}}
+            client.set_topic("grouped", {"limits": {**rate, "per_group": rate}})
+            client.put("grouped", group="a")
+            assert len(client.pop("grouped", wait=0)) == 1
 
 
 def test_purge_removes_whatever_acts_by_itself(service: ServiceForTests) -> None:
@@ -220,6 +223,32 @@ def test_a_worker_runs_until_it_is_idle(service: ServiceForTests) -> None:
         service.run_until_idle(worker)
         assert sorted(closed) == [-4, -3, -2, -1, 1, 2, 3]
         assert client.topic("orders.close").counts["dead"] == 0
+
+
+def test_a_worker_is_idle_when_its_groups_wait(service: ServiceForTests) -> None:
+    worker, done = Worker(), []
+
+    @worker.handler("accounts")
+    def work(step: str, context: Context) -> None:
+        if context.job.attempt == 1 and step == "open":
+            raise Retry(delay=60)
+        done.append(step)
+
+    with service.client() as client:
+        client.set_topic("accounts", {"limits": {"per_group": {"max_in_flight": 1}}})
+        for step in ("open", "close"):
+            client.put("accounts", step, group="customer-7")
+        client.put("accounts", "other", group="customer-8")
+        client.pause_group("accounts", "customer-9")
+        client.put("accounts", "paused", group="customer-9")
+        service.run_until_idle(worker, timeout=10)
+        assert done == ["other"]
+        service.clock.advance(minutes=1)
+        service.run_until_idle(worker, timeout=10)
+        assert done == ["other", "open", "close"]
+        client.resume_group("accounts", "customer-9")
+        service.run_until_idle(worker, timeout=10)
+        assert done[3:] == ["paused"]
 
 
 def test_a_worker_is_idle_within_milliseconds_and_only_when_its_schedules_are_put(service: ServiceForTests) -> None:

@@ -135,6 +135,7 @@ def test_json_is_parsed_and_an_unquoted_text_gets_a_hint() -> None:
 def test_urls_are_one_or_several() -> None:
     assert ["http://a:1"] == values.service_urls("http://a:1/")
     assert ["http://a:1", "https://b/jobs"] == values.service_urls("http://a:1, https://b/jobs/,")
+    assert ["unix:///run/d.sock"] == values.service_urls("unix:///run/d.sock")  # a client parses it once more
 
 
 @pytest.mark.parametrize(

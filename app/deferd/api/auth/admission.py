@@ -142,7 +142,7 @@ class Gate(ABC):
         self, permission: Permission, request: IncomingRequest, admission: Admission, arguments: Arguments
     ) -> AbstractContextManager[None]:
         """Around an admin action: write it to the audit log, unless it is refused."""
-        topic, subject = arguments.get("topic"), arguments.get("name")
+        topic, subject = arguments.get("topic"), arguments.get("name", arguments.get("group"))
         if topic is None and subject is not None:
             topic = next(iter(permission.topics(arguments)), None)
         audited = AuditedRequest(permission.operation, topic, request.client_address(), subject)

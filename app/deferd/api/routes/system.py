@@ -264,6 +264,7 @@ async def move_clock(request: CurrentRequest, move: MoveClock) -> Clock:
 async def forget_past(request: CurrentRequest) -> Clock:
     await request.engine.activity.forget()
     await request.engine.tasks.forget_ended()
+    await request.engine.groups.forget_rates()
     return _reading(await _clock(request).read())
 
 

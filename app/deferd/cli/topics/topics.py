@@ -438,8 +438,12 @@ def _changed(settings: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]
     if flags:
         limits = dict(settings.get("limits") or {})
         per_group = dict(limits.get("per_group") or {})
-        limits |= {name: flags[name] for name in ("max_in_flight", "rate") if name in flags}
-        per_group |= {name.removeprefix(_PER_GROUP): flags[name] for name in flags if name.startswith(_PER_GROUP)}
+        of_each = {name.removeprefix(_PER_GROUP): flags[name] for name in flags if name.startswith(_PER_GROUP)}
+        for bounds, given in ((limits, flags), (per_group, of_each)):
+            burst = (bounds.get("rate") or {}).get("burst")
+            bounds |= {name: given[name] for name in ("max_in_flight", "rate") if name in given}
+            if burst is not None and given.get("rate"):
+                bounds["rate"] = {**given["rate"], "burst": burst}
         if "burst" in flags:
             if not limits.get("rate"):
                 raise UsageError("--burst is a part of a rate: give --rate as well")

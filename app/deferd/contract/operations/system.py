@@ -387,7 +387,7 @@ FORGET_PAST = Operation(
     "/testing/past",
     tag="operations",
     scope=Scope.ADMIN,
-    summary="Forget the activity, and the tasks that have ended",
+    summary="Forget the activity, the tasks that have ended, and what rates have counted",
     description="For tests that begin with an empty service. Returns the clock.",
     response=Clock,
 )

@@ -49,8 +49,10 @@ def _address(text: str) -> _IpAddress | None:
         address = ipaddress.ip_address(text)
     except ValueError:
         return None
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return mapped or address
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    # Without its scope, any text after a %, which says something only on the machine that wrote it.
+    return address.ipv4_mapped or ipaddress.IPv6Address(int(address))
 
 
 def _without_port(hop: str) -> str:
