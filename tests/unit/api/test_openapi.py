@@ -14,6 +14,7 @@ from deferd.api.openapi import document
 from deferd.api.openapi.__main__ import FILE, render
 from deferd.api.openapi.document import model_of, schema_examples
 from deferd.contract import bulk_model, flow, model, windows
+from deferd.contract.fields import NULL_IS_NONE
 from deferd.contract.operations import now, push, schedules_and_calendars
 from deferd.contract.operations.jobs import Job
 from deferd.contract.operations.operation import all_operations
@@ -198,8 +199,9 @@ def test_every_request_and_response_has_an_example() -> None:
 
 @pytest.mark.parametrize("code", sorted(DOCUMENT["components"]["examples"]))
 def test_examples_of_problems_are_valid(code: str) -> None:
-    shown = document.Problem.model_validate(DOCUMENT["components"]["examples"][code]["value"])
-    assert shown.code == code
+    example = DOCUMENT["components"]["examples"][code]["value"]
+    assert document.Problem.model_validate(example).code == code
+    assert example.keys() <= SCHEMAS["Problem"]["properties"].keys()
 
 
 def requested_schemas() -> set[str]:
@@ -246,21 +248,66 @@ def test_fields_of_requests_have_no_default() -> None:
     assert fields["jitter"]["description"].endswith(" Default: 0.")
 
 
+BACKOFFS = {"exponential": "ExponentialBackoff", "fixed": "FixedBackoff", "schedule": "ScheduleBackoff"}
+
+
 def test_a_backoff_is_always_a_reference_to_its_schema() -> None:
     """In Go only a named union can be set."""
-    kinds = {"exponential": "ExponentialBackoff", "fixed": "FixedBackoff", "schedule": "ScheduleBackoff"}
-    mapping = {kind: f"#/components/schemas/{name}" for kind, name in kinds.items()}
-    assert SCHEMAS["Backoff"]["discriminator"] == {"propertyName": "kind", "mapping": mapping}
-    assert SCHEMAS["Backoff"]["oneOf"] == [{"$ref": reference} for reference in mapping.values()]
-    backoff = {"$ref": "#/components/schemas/Backoff"}
-    for name in ("PutJob", "ChangeJob", "TopicSettings"):
-        assert SCHEMAS[name]["properties"]["backoff"]["anyOf"] == [backoff, {"type": "null"}]
-    for name in ("Job", "StoredJob", "Delivery"):
-        assert SCHEMAS[name]["properties"]["backoff"] == backoff
+    assert SCHEMAS["Backoff"]["oneOf"] == [{"$ref": f"#/components/schemas/{name}"} for name in BACKOFFS.values()]
+    reference = "#/components/schemas/Backoff"
+    for name in ("PutJob", "ChangeJob", "Job", "StoredJob", "Delivery"):
+        assert SCHEMAS[name]["properties"]["backoff"]["$ref"] == reference
+    assert SCHEMAS["TopicSettings"]["properties"]["backoff"]["anyOf"] == [{"$ref": reference}, {"type": "null"}]
+
+
+def test_the_kinds_of_a_backoff_differ_in_an_enum_and_without_a_discriminator() -> None:
+    """In Rust a discriminator takes `kind` out of the object that needs it, and a const is any text."""
+    assert "discriminator" not in SCHEMAS["Backoff"]
+    for kind, name in BACKOFFS.items():
+        assert SCHEMAS[name]["properties"]["kind"] == {"type": "string", "const": kind, "enum": [kind]}
+
+
+def test_a_list_in_a_choice_has_a_name() -> None:
+    """In Rust the variant of one without a name is named by its type, with colons."""
+    choices = [choice for node in nodes(DOCUMENT) for choice in node.get("oneOf", ())]
+    assert [] == [choice for choice in choices if choice.get("type") == "array"]
+    assert SCHEMAS["WindowList"]["items"] == {"$ref": "#/components/schemas/Window"}
+
+
+def test_enums_are_closed_in_requests_only() -> None:
+    """Clients in Java, Python and Rust cannot read a response with a value that its enum does not list."""
+    requested = requested_schemas()
+    for name, schema in SCHEMAS.items():
+        for node in nodes(schema):
+            assert "x-extensible-enum" not in node or name not in requested, name
+            assert "enum" not in node or name in requested or "const" in node, name
+    assert SCHEMAS["JobState"]["x-extensible-enum"] == list(model.JobState)
+    [states] = [one["schema"] for one in DESCRIBED["list_jobs"]["parameters"] if one["name"] == "state"]
+    assert states["enum"] == list(model.JobState)
+
+
+def test_no_type_has_the_name_of_a_class_that_java_imports() -> None:
+    hidden = {"Boolean", "Double", "Enum", "Error", "Integer", "Iterable", "Long", "Number", "Object", "Process"}
+    hidden |= {"Record", "Runtime", "String", "System", "Thread", "Void"}
+    assert not hidden & SCHEMAS.keys()
+
+
+def test_optional_fields_of_requests_are_null_only_where_that_says_something() -> None:
+    """Elsewhere it is as to leave them out. In Rust such a field is an option in an option."""
+    nullable = {
+        (name, field)
+        for name in requested_schemas()
+        for field, described in SCHEMAS[name].get("properties", {}).items()
+        if {"type": "null"} in described.get("anyOf", ())
+    }
+    shown_as_stored = {"ScheduledJob", "TopicSettings"}
+    says_something = {(name, field) for name in ("PutJob", "ChangeJob") for field in NULL_IS_NONE}
+    says_something |= {("ChangeJob", field) for field in model.Labelled.model_fields}
+    assert {one for one in nullable if one[0] not in shown_as_stored} == says_something
 
 
 def test_the_schema_lists_all_error_codes() -> None:
-    assert SCHEMAS["ProblemCode"]["enum"] == sorted(problem_details.BY_CODE)
+    assert SCHEMAS["ProblemCode"]["x-extensible-enum"] == sorted(problem_details.BY_CODE)
     for name in ("Problem", "PutResult", "CancelResult", "FinishResult"):
         assert SCHEMAS[name]["properties"]["code"]["$ref"] == "#/components/schemas/ProblemCode"
 

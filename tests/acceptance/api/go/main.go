@@ -31,7 +31,7 @@ type failure struct {
 type report struct {
 	Put         deferd.JobState      `json:"put"`
 	TTR         float64              `json:"ttr"`
-	Backoffs    []any                `json:"backoffs"`
+	Backoffs    []deferd.Backoff     `json:"backoffs"`
 	Popped      popped               `json:"popped"`
 	Finished    deferd.FinishedState `json:"finished"`
 	Paused      []bool               `json:"paused"`
@@ -124,15 +124,15 @@ func putPopFinish(ctx context.Context, client *deferd.ClientWithResponses, topic
 func setBackoffs(ctx context.Context, client *deferd.ClientWithResponses, topic string, seen *report) error {
 	backoffs := make([]deferd.Backoff, 3)
 	if err := backoffs[0].FromExponentialBackoff(deferd.ExponentialBackoff{
-		Base: pointer(3.0), Cap: pointer(100.5), Jitter: pointer(0.25),
+		Kind: deferd.Exponential, Base: pointer(3.0), Cap: pointer(100.5), Jitter: pointer(0.25),
 	}); err != nil {
 		return err
 	}
-	if err := backoffs[1].FromFixedBackoff(deferd.FixedBackoff{Seconds: pointer(1.5)}); err != nil {
+	if err := backoffs[1].FromFixedBackoff(deferd.FixedBackoff{Kind: deferd.Fixed, Seconds: pointer(1.5)}); err != nil {
 		return err
 	}
 	if err := backoffs[2].FromScheduleBackoff(deferd.ScheduleBackoff{
-		Seconds: []float64{0.5, 120}, Then: pointer(deferd.ScheduleBackoffThenRepeatLast),
+		Kind: deferd.ScheduleBackoffKindSchedule, Seconds: []float64{0.5, 120}, Then: pointer(deferd.ScheduleBackoffThenRepeatLast),
 	}); err != nil {
 		return err
 	}
@@ -144,11 +144,7 @@ func setBackoffs(ctx context.Context, client *deferd.ClientWithResponses, topic 
 		if put.JSON201 == nil {
 			return unexpected(put.StatusCode(), put.Body)
 		}
-		kind, err := put.JSON201.Backoff.ValueByDiscriminator()
-		if err != nil {
-			return err
-		}
-		seen.Backoffs = append(seen.Backoffs, kind)
+		seen.Backoffs = append(seen.Backoffs, put.JSON201.Backoff)
 	}
 	return nil
 }
