@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 from pydantic import BaseModel
 
 from deferd.api import operation, problem_details
 from deferd.api.openapi import document
-from deferd.api.openapi.__main__ import FILE, render
-from deferd.api.openapi.document import model_of, schema_examples
+from deferd.api.openapi.__main__ import CORE_FILE, FOLDER, render
+from deferd.api.openapi.document import CORE, model_of, schema_examples
 from deferd.contract import bulk_model, flow, model, windows
 from deferd.contract.fields import NULL_IS_NONE
 from deferd.contract.operations import now, push, schedules_and_calendars
@@ -23,6 +24,7 @@ from deferd.contract.scopes import Scope
 from tests.openapi_document import openapi_document
 
 DOCUMENT = openapi_document()
+CORE_DOCUMENT: dict[str, Any] = yaml.load(CORE_FILE.read_bytes(), yaml.CSafeLoader)
 SCHEMAS = DOCUMENT["components"]["schemas"]
 EXAMPLES = schema_examples()
 OPERATIONS = {row.id: row for row in all_operations() if not row.path.startswith("/testing/")}
@@ -77,16 +79,46 @@ def nodes(node: Any) -> Iterator[dict[str, Any]]:
             yield from nodes(inner)
 
 
-def test_the_file_is_the_document_of_the_application() -> None:
+def test_the_files_are_the_documents_of_the_application() -> None:
     drifted = "it has drifted: run `python -m deferd.api.openapi`"
-    assert FILE.read_text(encoding="utf-8") == render(), drifted
+    for name, text in render().items():
+        assert (FOLDER / name).read_text(encoding="utf-8") == text, drifted
 
 
-def test_the_document_is_openapi_3_1() -> None:
+def test_the_documents_are_openapi_3_1() -> None:
     from openapi_spec_validator import validate  # noqa: PLC0415 (it takes a second)
 
-    assert DOCUMENT["openapi"].startswith("3.1")
-    validate(DOCUMENT)
+    for one in (DOCUMENT, CORE_DOCUMENT):
+        assert one["openapi"].startswith("3.1")
+        validate(one)
+
+
+def test_the_core_is_a_part_of_the_document() -> None:
+    """As it stands there, complete, and with nothing that no operation of it refers to."""
+    for path, methods in CORE_DOCUMENT["paths"].items():
+        assert methods.items() <= DOCUMENT["paths"][path].items()
+    for kind, of_kind in CORE_DOCUMENT["components"].items():
+        assert of_kind.items() <= DOCUMENT["components"][kind].items()
+    used = {node["$ref"] for node in nodes(CORE_DOCUMENT) if "$ref" in node}
+    there = {f"#/components/{kind}/{name}" for kind, of_kind in CORE_DOCUMENT["components"].items() for name in of_kind}
+    assert used == there - {"#/components/securitySchemes/key"}
+
+
+def test_the_core_has_the_calls_of_the_page_of_ten_calls() -> None:
+    page = (FOLDER.parent / "docs" / "ten-calls.md").read_text(encoding="utf-8")
+    called = re.findall(r"^curl -sS(?: -X (\S+))?( --json)? .*localhost:8000(/[^' ?>\n]*)", page, re.MULTILINE)
+    described = {
+        described["operationId"]: (method, re.compile(re.sub(r"\{.*?\}", "[^/]+", path)))
+        for path, methods in CORE_DOCUMENT["paths"].items()
+        for method, described in methods.items()
+    }
+    found = {
+        name
+        for given, body, path in called
+        for name, (method, pattern) in described.items()
+        if method == (given.lower() or ("post" if body else "get")) and pattern.fullmatch(path)
+    }
+    assert found == described.keys() == CORE
 
 
 def test_the_document_has_the_operations_of_the_contract() -> None:

@@ -1,6 +1,7 @@
 """The OpenAPI document: its general texts, the error responses of each operation, and the schemas of responses.
 
-The document is generated from the routes; `python -m deferd.api.openapi` writes it to `openapi/openapi.yaml`.
+The document is generated from the routes; `python -m deferd.api.openapi` writes it to `openapi/openapi.yaml`, and its
+part that one needs first to `openapi/core.yaml`.
 """
 
 from __future__ import annotations
@@ -259,6 +260,42 @@ def document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
     return generated
 
 
+CORE = frozenset(
+    (
+        *("put_job", "get_job", "change_job", "cancel_job", "cancel_selected_jobs"),
+        *("pop_jobs_by_get", "touch_job", "release_job", "finish_job"),
+        *("set_topic", "get_topic"),
+    )
+)
+"""The operations of docs/ten-calls.md."""
+CORE_DESCRIPTION = """
+The calls that one needs first, for generators: a small part of `openapi.yaml`, which describes all calls and what they
+have in common. `docs/ten-calls.md` shows them one by one.
+"""
+
+
+def core_of(document: dict[str, Any]) -> dict[str, Any]:
+    """The part of the document with the operations of CORE and what they refer to."""
+    paths = {
+        path: {method: operation for method, operation in methods.items() if operation["operationId"] in CORE}
+        for path, methods in document["paths"].items()
+    }
+    paths = {path: methods for path, methods in paths.items() if methods}
+    components: dict[str, Any] = document["components"]
+    named = {kind: _referenced(of_kind, [paths]) for kind, of_kind in components.items()}
+    named["securitySchemes"] = set(components["securitySchemes"])
+    used = {tag for methods in paths.values() for operation in methods.values() for tag in operation["tags"]}
+    return document | {
+        "info": document["info"] | {"description": CORE_DESCRIPTION.strip()},
+        "paths": paths,
+        "components": {
+            kind: {name: one for name, one in of_kind.items() if name in named[kind]}
+            for kind, of_kind in components.items()
+        },
+        "tags": [tag for tag in document["tags"] if tag["name"] in used],
+    }
+
+
 def schema_examples() -> dict[str, list[dict[str, Any]]]:
     """The examples of all types of the contract that have some, by the name of the schema."""
     return {
@@ -504,15 +541,15 @@ def _open_enums(document: dict[str, Any]) -> None:
             _open_enums_below(schema)
 
 
-def _referenced(schemas: dict[str, Any], nodes: Iterable[Any]) -> set[str]:
-    """The names of the schemas that the nodes refer to, directly or through others."""
+def _referenced(components: dict[str, Any], nodes: Iterable[Any]) -> set[str]:
+    """The names of the components of a kind that the nodes refer to, directly or through others of the kind."""
     found: set[str] = set()
     left = list(nodes)
     while left:
         new = {reference["$ref"].rpartition("/")[2] for reference in _nodes(left.pop()) if "$ref" in reference}
-        new = (new & schemas.keys()) - found
+        new = (new & components.keys()) - found
         found |= new
-        left += [schemas[name] for name in new]
+        left += [components[name] for name in new]
     return found
 
 
