@@ -425,6 +425,7 @@ _NULL = {"type": "null"}
 _DATA = frozenset({"example", "examples", "default", "enum", "const"})
 _NAMES_BELOW = frozenset({"properties", "schemas"})
 _BOUNDS = frozenset({"minimum", "maximum"})
+_CONTAINERS = frozenset({"array", "object"})
 _INT32_MAX = 2**31 - 1
 _OPEN_ENUM = "x-extensible-enum"
 _NULL_IS_A_VALUE: dict[str, Collection[str]] = {
@@ -445,10 +446,12 @@ def _postprocess(document: dict[str, Any]) -> None:
     schemas |= _replace_named_schemas(schemas)
     for name, schema in schemas.items():
         _widen_integers(schema)
+        kept = set(_NULL_IS_A_VALUE.get(name, ()))
         if schema.get("additionalProperties") is False:
             _describe_defaults(schema)
+            kept |= _containers(schema)
         if name not in _SHOWN_WITH_NULL:
-            _leave_out_rather_than_null(schema, _NULL_IS_A_VALUE.get(name, ()))
+            _leave_out_rather_than_null(schema, kept)
     _simplify_schemas(document["paths"], names_below=True)
     _open_enums(document)
     for operations in document["paths"].values():
@@ -512,7 +515,13 @@ def _describe_defaults(schema: dict[str, Any]) -> None:
             field["description"] = f"{field['description']} Default: {shown}."
 
 
-def _leave_out_rather_than_null(schema: dict[str, Any], kept: Collection[str]) -> None:
+def _containers(schema: dict[str, Any]) -> set[str]:
+    """The fields that are lists or maps or null. Without null, openapi-generator's Java sends an empty one for none."""
+    properties: dict[str, Any] = schema.get("properties", {})
+    return {name for name, field in properties.items() if (_other_than_null(field) or {}).get("type") in _CONTAINERS}
+
+
+def _leave_out_rather_than_null(schema: dict[str, Any], kept: set[str]) -> None:
     """Remove null from the optional fields that are not in `kept`: to leave one out is the same.
 
     The service omits such a field of a response, and goes on reading null in one of a request. With null,
@@ -520,7 +529,7 @@ def _leave_out_rather_than_null(schema: dict[str, Any], kept: Collection[str]) -
     an option in an option in Rust.
     """
     properties: dict[str, Any] = schema.get("properties", {})
-    for name in properties.keys() - set(schema.get("required", ())) - set(kept):
+    for name in properties.keys() - set(schema.get("required", ())) - kept:
         properties[name] = _without_null(properties[name])
 
 
