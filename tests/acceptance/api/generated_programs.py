@@ -1,6 +1,7 @@
-"""Programs in TypeScript and Go, on clients that generators make from openapi/openapi.yaml, work with a real service.
+"""Programs on clients that generators make from openapi/openapi.yaml work with a real service.
 
-They need npm, Go and the registries of their packages, so the suite does not collect this file; `.ci/run` names it::
+They need npm, Go, Maven, Cargo and the registries of their packages, so the suite does not collect this file;
+`.ci/run` names it::
 
     python -m pytest -m slow tests/acceptance/api/generated_programs.py
 
@@ -45,6 +46,19 @@ LANGUAGES = {
         ("go",),
         (("go", "generate", "."), ("go", "build", "-buildvcs=false", "-o", "generated/program", ".")),
         ("generated/program",),
+    ),
+    "java": Language(
+        ("java", "mvn"),
+        (("mvn", "--quiet", "--batch-mode", "package"),),
+        ("java", "-cp", "generated/classes:generated/libraries/*", "test.deferd.Program"),
+    ),
+    "rust": Language(
+        ("cargo", "java", "mvn"),
+        (
+            ("mvn", "--quiet", "--batch-mode", "generate-sources"),
+            ("cargo", "build", "--quiet", "--locked", "--target-dir", "generated/target"),
+        ),
+        ("generated/target/debug/deferd-rust-check",),
     ),
 }
 

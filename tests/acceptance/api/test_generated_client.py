@@ -70,11 +70,11 @@ def test_a_program_on_a_generated_client_works(
 ) -> None:
     """The scenario of all languages; see generated_scenario."""
     models = generated("models")
-    put_job, pop_jobs, finish_job, cancel_job, pause_topic, resume_topic = (
+    put_job, pop_jobs, finish_job, cancel_job, pause_topic, resume_topic, put_schedule, delete_schedule = (
         generated(f"api.{name}").sync
         for name in (
             *("jobs.put_job", "consumers.pop_jobs", "consumers.finish_job", "jobs.cancel_job"),
-            *("topics.pause_topic", "topics.resume_topic"),
+            *("topics.pause_topic", "topics.resume_topic", "schedules.put_schedule", "schedules.delete_schedule"),
         )
     )
 
@@ -110,6 +110,15 @@ def test_a_program_on_a_generated_client_works(
     cancel_job(topic, second.id, client=client)
     gone = finish_job(topic, second.id, client=client, body=models.FinishJob(receipt=second.receipt))
 
+    spec = models.PutSchedule(
+        topic=topic,
+        every=3600.0,
+        window=[models.Window(from_="22:00", to="06:00")],
+        job=models.ScheduledJob(max_attempts=3),
+    )
+    made = put_schedule(topic, client=client, body=spec)
+    delete_schedule(topic, client=client)
+
     assert SEEN == {
         "put": put.state,
         "ttr": put.ttr,
@@ -119,6 +128,7 @@ def test_a_program_on_a_generated_client_works(
         "backoffs": put_backoffs,
         "paused": paused,
         "gone": failure(gone),
+        "schedule": {"every": made.every, "opens": made.window[0].from_, "max_attempts": made.job.max_attempts},
         "unavailable": failure(put_job(client=client_without_store, body=models.PutJob(topic=topic))),
     }
 
