@@ -24,9 +24,10 @@ _LOWER_BOUNDS = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minPro
 _UPPER_BOUNDS = {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"}
 _SUBSCHEMAS = {"items", "additionalProperties", "propertyNames"}
 _ALTERNATIVES = ("anyOf", "oneOf")
+_OPEN_ENUM = "x-extensible-enum"
 _TYPES = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
 _METHODS = {"get", "put", "post", "delete", "options", "head", "patch", "trace"}
-_COMPARED = {"type", "enum", "const", "properties", "required", *_SUBSCHEMAS, *_ALTERNATIVES}
+_COMPARED = {"type", "enum", "const", _OPEN_ENUM, "properties", "required", *_SUBSCHEMAS, *_ALTERNATIVES}
 
 
 def incompatibilities(old: Document, new: Document) -> list[str]:
@@ -184,7 +185,7 @@ def _of_values(at: str, old: Node, new: Node, *, is_request: bool) -> Iterator[s
 
 
 def _values(schema: Node) -> list[Any] | None:
-    return [schema["const"]] if "const" in schema else schema.get("enum")
+    return [schema["const"]] if "const" in schema else schema.get("enum", schema.get(_OPEN_ENUM))
 
 
 def _different(at: str, old: Node, new: Node, compared: set[str]) -> Iterator[str]:

@@ -22,8 +22,10 @@ Jitter = Annotated[
 
 
 def _require_kind(schema: dict[str, Any]) -> None:
-    """In JSON `kind` is required; in Python the class implies it."""
-    schema["properties"]["kind"].pop("default", None)
+    """In JSON `kind` is required; in Python the class implies it. In Rust only an enum tells the kinds apart."""
+    kind = schema["properties"]["kind"]
+    kind.pop("default", None)
+    kind["enum"] = [kind["const"]]
     schema["required"] = ["kind", *(name for name in schema.get("required", []) if name != "kind")]
 
 

@@ -95,7 +95,7 @@ def _form(value: object) -> str:
 
 WindowSpec = Annotated[
     Annotated[Window, Tag(FORM_TAGS[0])]
-    | Annotated[Windows, Tag(FORM_TAGS[1])]
+    | Annotated[Windows, Tag(FORM_TAGS[1]), Field(json_schema_extra={"x-name": "WindowList"})]  # as of the union
     | Annotated[CalendarName, Tag(FORM_TAGS[2])],
     Discriminator(_form),
     constraint("window"),

@@ -1,6 +1,7 @@
-"""Programs in TypeScript and Go, on clients that generators make from openapi/openapi.yaml, work with a real service.
+"""Programs on clients that generators make from openapi/openapi.yaml work with a real service, and two linters pass.
 
-They need npm, Go and the registries of their packages, so the suite does not collect this file; `.ci/run` names it::
+They need npm, Go, Maven, Cargo and the registries of their packages, so the suite does not collect this file;
+`.ci/run` names it::
 
     python -m pytest -m slow tests/acceptance/api/generated_programs.py
 
@@ -46,6 +47,19 @@ LANGUAGES = {
         (("go", "generate", "."), ("go", "build", "-buildvcs=false", "-o", "generated/program", ".")),
         ("generated/program",),
     ),
+    "java": Language(
+        ("java", "mvn"),
+        (("mvn", "--quiet", "--batch-mode", "package"),),
+        ("java", "-cp", "generated/classes:generated/libraries/*", "test.deferd.Program"),
+    ),
+    "rust": Language(
+        ("cargo", "java", "mvn"),
+        (
+            ("mvn", "--quiet", "--batch-mode", "generate-sources"),
+            ("cargo", "build", "--quiet", "--locked", "--target-dir", "generated/target"),
+        ),
+        ("generated/target/debug/deferd-rust-check",),
+    ),
 }
 
 
@@ -68,6 +82,14 @@ def test_a_program_on_a_generated_client_works(
         run(folder, *step, timeout_s=BUILD_S)
     seen = run(folder, *program, shared_service.url, without_store.url, topic, timeout_s=RUN_S)
     assert json.loads(seen) == SEEN
+
+
+@pytest.mark.slow(seconds=20)
+def test_the_documents_are_free_of_lint() -> None:
+    require_program("npm")
+    require_program("node")
+    run(HERE / "lint", "npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", timeout_s=BUILD_S)
+    run(HERE / "lint", "npm", "run", "lint", timeout_s=RUN_S)
 
 
 def run(folder: Path, *command: str, timeout_s: float) -> str:

@@ -1,13 +1,15 @@
 """What a program on a generated client does and must see, in every language: put, long poll, finish, and errors.
 
-The programs are in test_generated_client.py (Python), typescript/program.ts and go/main.go:
+The programs are in test_generated_client.py (Python), typescript/program.ts, go/main.go, rust/src/main.rs and
+java/src/main/java/test/deferd/Program.java:
 
 1. They put `order-1`, due in 0.3 s, wait for it with a long poll, finish it, and put its id again while its record is
    kept: 409.
 2. They put a job with each kind of backoff.
 3. They pause the topic and resume it, without a body; in Go that is sent as `null`.
 4. They put `order-2`, pop it, cancel it, and finish it: 410.
-5. They put a job into a service whose store is down: 503.
+5. They make a schedule with a list of windows, named like the topic, and delete it.
+6. They put a job into a service whose store is down: 503.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ SEEN: dict[str, Any] = {
     ],
     "paused": [True, False],
     "gone": {"status": 410, "code": "job_cancelled"},
+    "schedule": {"every": 3600, "opens": "22:00", "max_attempts": 3},
     "unavailable": {"status": 503, "code": "store_unavailable"},
 }
 

@@ -16,7 +16,7 @@ from schemathesis.specs.openapi.checks import allow_header_conformance, positive
 from deferd.contract.limits import URL_MAX_BYTES
 from tests.acceptance.service_process import ServiceProcess
 from tests.drawn_input import FACTOR, counted
-from tests.openapi_document import openapi_document
+from tests.openapi_document import fields_that_may_be_null, openapi_document
 
 pytestmark = pytest.mark.slow(seconds=30)
 
@@ -42,11 +42,12 @@ EVENT = {
 
 
 def contract() -> dict[str, Any]:
-    """The document with three changes for the tests.
+    """The document with four changes for the tests.
 
     It has no `default` responses, since with them any status counts as documented. The schema of an optional body
-    allows `null`, which the document states only in a description. That of a stream, which is text, is the schema of
-    each event in it: schemathesis compares them one by one.
+    allows `null`, which the document states only in a description, and an optional field of a request allows it where
+    the document leaves it out. The schema of a stream, which is text, is that of each event in it: schemathesis
+    compares them one by one.
     """
     document = copy.deepcopy(openapi_document())
     for operations in document["paths"].values():
@@ -56,6 +57,10 @@ def contract() -> dict[str, Any]:
             if not body.get("required", False):
                 content = body["content"]["application/json"]
                 content["schema"] = {"anyOf": [content["schema"], {"type": "null"}]}
+    schemas = document["components"]["schemas"]
+    for of, name in fields_that_may_be_null():
+        if of in schemas and "anyOf" not in (shown := schemas[of]["properties"][name]):
+            schemas[of]["properties"][name] = {"anyOf": [shown, {"type": "null"}]}
     document["paths"]["/events"]["get"]["responses"]["200"]["content"]["text/event-stream"]["schema"] = EVENT
     return document
 

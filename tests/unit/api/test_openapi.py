@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 from pydantic import BaseModel
 
 from deferd.api import operation, problem_details
 from deferd.api.openapi import document
-from deferd.api.openapi.__main__ import FILE, render
-from deferd.api.openapi.document import model_of, schema_examples
+from deferd.api.openapi.__main__ import CORE_FILE, FOLDER, render
+from deferd.api.openapi.document import CORE, model_of, schema_examples
 from deferd.contract import bulk_model, flow, model, windows
+from deferd.contract.fields import NULL_IS_NONE
 from deferd.contract.operations import now, push, schedules_and_calendars
 from deferd.contract.operations.jobs import Job
 from deferd.contract.operations.operation import all_operations
@@ -22,6 +24,7 @@ from deferd.contract.scopes import Scope
 from tests.openapi_document import openapi_document
 
 DOCUMENT = openapi_document()
+CORE_DOCUMENT: dict[str, Any] = yaml.load(CORE_FILE.read_bytes(), yaml.CSafeLoader)
 SCHEMAS = DOCUMENT["components"]["schemas"]
 EXAMPLES = schema_examples()
 OPERATIONS = {row.id: row for row in all_operations() if not row.path.startswith("/testing/")}
@@ -76,16 +79,46 @@ def nodes(node: Any) -> Iterator[dict[str, Any]]:
             yield from nodes(inner)
 
 
-def test_the_file_is_the_document_of_the_application() -> None:
+def test_the_files_are_the_documents_of_the_application() -> None:
     drifted = "it has drifted: run `python -m deferd.api.openapi`"
-    assert FILE.read_text(encoding="utf-8") == render(), drifted
+    for name, text in render().items():
+        assert (FOLDER / name).read_text(encoding="utf-8") == text, drifted
 
 
-def test_the_document_is_openapi_3_1() -> None:
+def test_the_documents_are_openapi_3_1() -> None:
     from openapi_spec_validator import validate  # noqa: PLC0415 (it takes a second)
 
-    assert DOCUMENT["openapi"].startswith("3.1")
-    validate(DOCUMENT)
+    for one in (DOCUMENT, CORE_DOCUMENT):
+        assert one["openapi"].startswith("3.1")
+        validate(one)
+
+
+def test_the_core_is_a_part_of_the_document() -> None:
+    """As it stands there, complete, and with nothing that no operation of it refers to."""
+    for path, methods in CORE_DOCUMENT["paths"].items():
+        assert methods.items() <= DOCUMENT["paths"][path].items()
+    for kind, of_kind in CORE_DOCUMENT["components"].items():
+        assert of_kind.items() <= DOCUMENT["components"][kind].items()
+    used = {node["$ref"] for node in nodes(CORE_DOCUMENT) if "$ref" in node}
+    there = {f"#/components/{kind}/{name}" for kind, of_kind in CORE_DOCUMENT["components"].items() for name in of_kind}
+    assert used == there - {"#/components/securitySchemes/key"}
+
+
+def test_the_core_has_the_calls_of_the_page_of_ten_calls() -> None:
+    page = (FOLDER.parent / "docs" / "ten-calls.md").read_text(encoding="utf-8")
+    called = re.findall(r"^curl -sS(?: -X (\S+))?( --json)? .*localhost:8000(/[^' ?>\n]*)", page, re.MULTILINE)
+    described = {
+        described["operationId"]: (method, re.compile(re.sub(r"\{.*?\}", "[^/]+", path)))
+        for path, methods in CORE_DOCUMENT["paths"].items()
+        for method, described in methods.items()
+    }
+    found = {
+        name
+        for given, body, path in called
+        for name, (method, pattern) in described.items()
+        if method == (given.lower() or ("post" if body else "get")) and pattern.fullmatch(path)
+    }
+    assert found == described.keys() == CORE
 
 
 def test_the_document_has_the_operations_of_the_contract() -> None:
@@ -198,8 +231,9 @@ def test_every_request_and_response_has_an_example() -> None:
 
 @pytest.mark.parametrize("code", sorted(DOCUMENT["components"]["examples"]))
 def test_examples_of_problems_are_valid(code: str) -> None:
-    shown = document.Problem.model_validate(DOCUMENT["components"]["examples"][code]["value"])
-    assert shown.code == code
+    example = DOCUMENT["components"]["examples"][code]["value"]
+    assert document.Problem.model_validate(example).code == code
+    assert example.keys() <= SCHEMAS["Problem"]["properties"].keys()
 
 
 def requested_schemas() -> set[str]:
@@ -246,21 +280,70 @@ def test_fields_of_requests_have_no_default() -> None:
     assert fields["jitter"]["description"].endswith(" Default: 0.")
 
 
+BACKOFFS = {"exponential": "ExponentialBackoff", "fixed": "FixedBackoff", "schedule": "ScheduleBackoff"}
+
+
 def test_a_backoff_is_always_a_reference_to_its_schema() -> None:
     """In Go only a named union can be set."""
-    kinds = {"exponential": "ExponentialBackoff", "fixed": "FixedBackoff", "schedule": "ScheduleBackoff"}
-    mapping = {kind: f"#/components/schemas/{name}" for kind, name in kinds.items()}
-    assert SCHEMAS["Backoff"]["discriminator"] == {"propertyName": "kind", "mapping": mapping}
-    assert SCHEMAS["Backoff"]["oneOf"] == [{"$ref": reference} for reference in mapping.values()]
-    backoff = {"$ref": "#/components/schemas/Backoff"}
-    for name in ("PutJob", "ChangeJob", "TopicSettings"):
-        assert SCHEMAS[name]["properties"]["backoff"]["anyOf"] == [backoff, {"type": "null"}]
-    for name in ("Job", "StoredJob", "Delivery"):
-        assert SCHEMAS[name]["properties"]["backoff"] == backoff
+    assert SCHEMAS["Backoff"]["oneOf"] == [{"$ref": f"#/components/schemas/{name}"} for name in BACKOFFS.values()]
+    reference = "#/components/schemas/Backoff"
+    for name in ("PutJob", "ChangeJob", "Job", "StoredJob", "Delivery"):
+        assert SCHEMAS[name]["properties"]["backoff"]["$ref"] == reference
+    assert SCHEMAS["TopicSettings"]["properties"]["backoff"]["anyOf"] == [{"$ref": reference}, {"type": "null"}]
+
+
+def test_the_kinds_of_a_backoff_differ_in_an_enum_and_without_a_discriminator() -> None:
+    """In Rust a discriminator takes `kind` out of the object that needs it, and a const is any text."""
+    assert "discriminator" not in SCHEMAS["Backoff"]
+    for kind, name in BACKOFFS.items():
+        assert SCHEMAS[name]["properties"]["kind"] == {"type": "string", "const": kind, "enum": [kind]}
+
+
+def test_a_list_in_a_choice_has_a_name() -> None:
+    """In Rust the variant of one without a name is named by its type, with colons."""
+    choices = [choice for node in nodes(DOCUMENT) for choice in node.get("oneOf", ())]
+    assert [] == [choice for choice in choices if choice.get("type") == "array"]
+    assert SCHEMAS["WindowList"]["items"] == {"$ref": "#/components/schemas/Window"}
+
+
+def test_enums_are_closed_in_requests_only() -> None:
+    """Clients in Java, Python and Rust cannot read a response with a value that its enum does not list."""
+    requested = requested_schemas()
+    for name, schema in SCHEMAS.items():
+        for node in nodes(schema):
+            assert "x-extensible-enum" not in node or name not in requested, name
+            assert "enum" not in node or name in requested or "const" in node, name
+    assert SCHEMAS["JobState"]["x-extensible-enum"] == list(model.JobState)
+    [states] = [one["schema"] for one in DESCRIBED["list_jobs"]["parameters"] if one["name"] == "state"]
+    assert states["enum"] == list(model.JobState)
+
+
+def test_no_type_has_the_name_of_a_class_that_java_imports() -> None:
+    hidden = {"Boolean", "Double", "Enum", "Error", "Integer", "Iterable", "Long", "Number", "Object", "Process"}
+    hidden |= {"Record", "Runtime", "String", "System", "Thread", "Void"}
+    assert not hidden & SCHEMAS.keys()
+
+
+def test_optional_fields_of_requests_are_null_only_where_that_says_something() -> None:
+    """Elsewhere it is as to leave them out. In Rust such a field is an option in an option.
+
+    For lists and maps it is offered all the same: without, clients in Java send empty ones, which may be refused.
+    """
+    nullable = {
+        (name, field)
+        for name in requested_schemas()
+        for field, described in SCHEMAS[name].get("properties", {}).items()
+        if {"type": "null"} in described.get("anyOf", ())
+        and not {"array", "object"} & {kind.get("type") for kind in described["anyOf"]}
+    }
+    shown_as_stored = {"ScheduledJob", "TopicSettings"}
+    says_something = {(name, field) for name in ("PutJob", "ChangeJob") for field in NULL_IS_NONE}
+    says_something |= {("ChangeJob", "group"), ("ChangeJob", "priority")}
+    assert {one for one in nullable if one[0] not in shown_as_stored} == says_something
 
 
 def test_the_schema_lists_all_error_codes() -> None:
-    assert SCHEMAS["ProblemCode"]["enum"] == sorted(problem_details.BY_CODE)
+    assert SCHEMAS["ProblemCode"]["x-extensible-enum"] == sorted(problem_details.BY_CODE)
     for name in ("Problem", "PutResult", "CancelResult", "FinishResult"):
         assert SCHEMAS[name]["properties"]["code"]["$ref"] == "#/components/schemas/ProblemCode"
 

@@ -1,12 +1,13 @@
 """The OpenAPI document: its general texts, the error responses of each operation, and the schemas of responses.
 
-The document is generated from the routes; `python -m deferd.api.openapi` writes it to `openapi/openapi.yaml`.
+The document is generated from the routes; `python -m deferd.api.openapi` writes it to `openapi/openapi.yaml`, and its
+part that one needs first to `openapi/core.yaml`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import cache, reduce
 from operator import or_
@@ -25,7 +26,8 @@ from deferd.api.operation import OperationRoute
 from deferd.api.problem_details import BY_CODE
 from deferd.contract import limits
 from deferd.contract.errors import TooLate
-from deferd.contract.model import JobState
+from deferd.contract.fields import NULL_IS_NONE
+from deferd.contract.model import JobState, Labelled
 from deferd.contract.operations.response import PROBLEM_CODE, UNLISTED, Response
 from deferd.contract.scopes import Scope
 from deferd.contract.strict_model import StrictModel
@@ -104,6 +106,7 @@ TAGS = [
     {"name": "tasks", "description": "Actions on many jobs that run in the background: progress, stop."},
     {"name": "operations", "description": "Health, metrics, and the consistency check of the whole store."},
 ]
+SERVERS = [{"url": "/", "description": "The service from which this document comes. Clients are given the URL of one."}]
 
 _DETAILS = {
     "validation": "query.count must be at most 1000",
@@ -222,8 +225,10 @@ def document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
         version=VERSION,
         summary=SUMMARY,
         description=DESCRIPTION.strip(),
+        contact={"name": "the deferd authors"},
         license_info={"name": "MIT", "identifier": "MIT"},
         tags=TAGS,
+        servers=SERVERS,
         routes=routes,
         separate_input_output_schemas=False,
     )
@@ -251,6 +256,42 @@ def document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
         "securitySchemes": {"key": _SECURITY_SCHEME},
     }
     return generated
+
+
+CORE = frozenset(
+    (
+        *("put_job", "get_job", "change_job", "cancel_job", "cancel_selected_jobs"),
+        *("pop_jobs_by_get", "touch_job", "release_job", "finish_job"),
+        *("set_topic", "get_topic"),
+    )
+)
+"""The operations of docs/ten-calls.md."""
+CORE_DESCRIPTION = """
+The calls that one needs first, for generators: a small part of `openapi.yaml`, which describes all calls and what they
+have in common. `docs/ten-calls.md` shows them one by one.
+"""
+
+
+def core_of(document: dict[str, Any]) -> dict[str, Any]:
+    """The part of the document with the operations of CORE and what they refer to."""
+    paths = {
+        path: {method: operation for method, operation in methods.items() if operation["operationId"] in CORE}
+        for path, methods in document["paths"].items()
+    }
+    paths = {path: methods for path, methods in paths.items() if methods}
+    components: dict[str, Any] = document["components"]
+    named = {kind: _referenced(of_kind, [paths]) for kind, of_kind in components.items()}
+    named["securitySchemes"] = set(components["securitySchemes"])
+    used = {tag for methods in paths.values() for operation in methods.values() for tag in operation["tags"]}
+    return document | {
+        "info": document["info"] | {"description": CORE_DESCRIPTION.strip()},
+        "paths": paths,
+        "components": {
+            kind: {name: one for name, one in of_kind.items() if name in named[kind]}
+            for kind, of_kind in components.items()
+        },
+        "tags": [tag for tag in document["tags"] if tag["name"] in used],
+    }
 
 
 def schema_examples() -> dict[str, list[dict[str, Any]]]:
@@ -358,6 +399,9 @@ class Problem(BaseModel):
     topic: str | None = Field(None, description="The topic concerned.")
     id: str | None = Field(None, description="The job concerned.")
     calendar: str | None = Field(None, description="With `calendar_not_found`: the calendar concerned.")
+    schedule: str | None = Field(
+        None, description="With `schedule_not_found` and `schedule_exists`: the schedule concerned."
+    )
     task: str | None = Field(None, description="With `task_not_found`: the task concerned.")
     errors: list[FieldError] | None = Field(None, description="With `validation`: the invalid values, at most 100.")
     limit_bytes: int | None = Field(None, description="With `payload_too_large`: the maximum size of a body.")
@@ -379,7 +423,16 @@ _NULL = {"type": "null"}
 _DATA = frozenset({"example", "examples", "default", "enum", "const"})
 _NAMES_BELOW = frozenset({"properties", "schemas"})
 _BOUNDS = frozenset({"minimum", "maximum"})
+_CONTAINERS = frozenset({"array", "object"})
 _INT32_MAX = 2**31 - 1
+_OPEN_ENUM = "x-extensible-enum"
+_NULL_IS_A_VALUE: dict[str, Collection[str]] = {
+    "PutJob": NULL_IS_NONE,
+    "ChangeJob": NULL_IS_NONE | Labelled.model_fields.keys(),
+}
+"""Fields of requests for which null is something else than to leave them out."""
+_SHOWN_WITH_NULL = frozenset({"ScheduledJob", "TopicSettings"})
+"""Schemas of requests of which responses show null, too."""
 NAME = "x-name"
 """A schema with this key becomes a component of that name: oapi-codegen makes a type for each use of another one."""
 
@@ -389,13 +442,16 @@ def _postprocess(document: dict[str, Any]) -> None:
     schemas: dict[str, Any] = document["components"]["schemas"]
     _simplify_schemas(schemas, names_below=True)
     schemas |= _replace_named_schemas(schemas)
-    for schema in schemas.values():
+    for name, schema in schemas.items():
         _widen_integers(schema)
+        kept = set(_NULL_IS_A_VALUE.get(name, ()))
         if schema.get("additionalProperties") is False:
             _describe_defaults(schema)
-        else:
-            _leave_out_rather_than_null(schema)
+            kept |= _containers(schema)
+        if name not in _SHOWN_WITH_NULL:
+            _leave_out_rather_than_null(schema, kept)
     _simplify_schemas(document["paths"], names_below=True)
+    _open_enums(document)
     for operations in document["paths"].values():
         for operation in operations.values():
             if "requestBody" in operation:
@@ -425,6 +481,8 @@ def _simplify_schema(schema: dict[str, Any]) -> None:
     for bound in _BOUNDS & schema.keys():
         if isinstance(schema[bound], float) and schema[bound].is_integer():
             schema[bound] = int(schema[bound])  # for people: no generator reads it
+    if "oneOf" in schema:
+        schema.pop("discriminator", None)  # openapi-generator's Rust takes its field away and then misses it
     if schema.get("type") == "number":
         schema["format"] = "double"  # oapi-codegen assumes 32 bits otherwise
     kind = _other_than_null(schema)
@@ -455,14 +513,78 @@ def _describe_defaults(schema: dict[str, Any]) -> None:
             field["description"] = f"{field['description']} Default: {shown}."
 
 
-def _leave_out_rather_than_null(schema: dict[str, Any]) -> None:
-    """Remove null from the optional fields of responses: the service omits such a field.
+def _containers(schema: dict[str, Any]) -> set[str]:
+    """The fields that are lists or maps or null. Without null, openapi-generator's Java sends an empty one for none."""
+    properties: dict[str, Any] = schema.get("properties", {})
+    return {name for name, field in properties.items() if (_other_than_null(field) or {}).get("type") in _CONTAINERS}
 
-    With null, openapi-typescript gives it a value that never comes, and oapi-codegen no type for an enum.
+
+def _leave_out_rather_than_null(schema: dict[str, Any], kept: set[str]) -> None:
+    """Remove null from the optional fields that are not in `kept`: to leave one out is the same.
+
+    The service omits such a field of a response, and goes on reading null in one of a request. With null,
+    openapi-typescript gives a field a value that never comes, oapi-codegen no type for an enum, and openapi-generator
+    an option in an option in Rust.
     """
     properties: dict[str, Any] = schema.get("properties", {})
-    for name in properties.keys() - set(schema.get("required", ())):
+    for name in properties.keys() - set(schema.get("required", ())) - kept:
         properties[name] = _without_null(properties[name])
+
+
+def _open_enums(document: dict[str, Any]) -> None:
+    """Leave the enums of responses open: later versions may add values. Those of requests stay closed.
+
+    Generated clients in Java, Python and Rust cannot read a response that has another value than the enum lists.
+    """
+    schemas: dict[str, Any] = document["components"]["schemas"]
+    operations = [operation for methods in document["paths"].values() for operation in methods.values()]
+    sent = [operation.get(part) for operation in operations for part in ("parameters", "requestBody")]
+    requested = _referenced(schemas, sent)
+    closed = {name: dict(schemas[name]) for name in requested if "enum" in schemas[name]}
+    for used in (*sent, *(schemas[name] for name in requested)):
+        _inline(used, closed)
+    for name, schema in schemas.items():
+        if name in closed or name not in requested:
+            _open_enums_below(schema)
+
+
+def _referenced(components: dict[str, Any], nodes: Iterable[Any]) -> set[str]:
+    """The names of the components of a kind that the nodes refer to, directly or through others of the kind."""
+    found: set[str] = set()
+    left = list(nodes)
+    while left:
+        new = {reference["$ref"].rpartition("/")[2] for reference in _nodes(left.pop()) if "$ref" in reference}
+        new = (new & components.keys()) - found
+        found |= new
+        left += [components[name] for name in new]
+    return found
+
+
+def _nodes(node: Any) -> Iterator[dict[str, Any]]:
+    """All objects in a document, the outer one first."""
+    if isinstance(node, dict):
+        yield node
+    for inner in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from _nodes(inner)
+
+
+def _inline(node: Any, named: dict[str, Any]) -> None:
+    """Put copies of the schemas `named` in place of the references to them."""
+    for reference in _nodes(node):
+        name = str(reference.get("$ref")).rpartition("/")[2]
+        if name in named:
+            del reference["$ref"]
+            reference |= {**named[name], **reference}
+
+
+def _open_enums_below(schema: dict[str, Any]) -> None:
+    for node in list(_nodes(schema)):
+        values = node.get("enum")
+        if isinstance(values, list):
+            del node["enum"]
+            shown = ", ".join(f"`{value}`" for value in values)
+            node["description"] = f"{node.get('description', '')} Values so far: {shown}.".strip()
+            node[_OPEN_ENUM] = values
 
 
 def _describe_optional_body(body: dict[str, Any]) -> None:

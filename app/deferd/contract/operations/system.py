@@ -194,6 +194,7 @@ class System(Response, frozen=True, kw_only=True):
     processes: Annotated[list[StoreProcess], "The server processes of all services that use the store."]
     settings: Annotated[dict[str, Any], "The settings in effect, except for secrets and paths."]
 
+    schema_name = "SystemFacts"  # a class System would hide java.lang.System in a generated client
     schema_examples = (
         {
             "now": "2026-11-21T03:12:00.000Z",

@@ -28,10 +28,17 @@ type failure struct {
 	Code   deferd.ProblemCode `json:"code"`
 }
 
+type schedule struct {
+	Every       *float64 `json:"every"`
+	Opens       *string  `json:"opens"`
+	MaxAttempts *int     `json:"max_attempts"`
+}
+
 type report struct {
+	Schedule    schedule             `json:"schedule"`
 	Put         deferd.JobState      `json:"put"`
 	TTR         float64              `json:"ttr"`
-	Backoffs    []any                `json:"backoffs"`
+	Backoffs    []deferd.Backoff     `json:"backoffs"`
 	Popped      popped               `json:"popped"`
 	Finished    deferd.FinishedState `json:"finished"`
 	Paused      []bool               `json:"paused"`
@@ -60,7 +67,7 @@ func run(ctx context.Context, url, urlWithoutStore, topic string) (*report, erro
 	}
 	seen := &report{}
 	for _, step := range []func(context.Context, *deferd.ClientWithResponses, string, *report) error{
-		putPopFinish, setBackoffs, pauseAndResume, finishCancelled,
+		putPopFinish, setBackoffs, pauseAndResume, finishCancelled, makeSchedule,
 	} {
 		if err := step(ctx, client, topic, seen); err != nil {
 			return nil, err
@@ -124,15 +131,15 @@ func putPopFinish(ctx context.Context, client *deferd.ClientWithResponses, topic
 func setBackoffs(ctx context.Context, client *deferd.ClientWithResponses, topic string, seen *report) error {
 	backoffs := make([]deferd.Backoff, 3)
 	if err := backoffs[0].FromExponentialBackoff(deferd.ExponentialBackoff{
-		Base: pointer(3.0), Cap: pointer(100.5), Jitter: pointer(0.25),
+		Kind: deferd.Exponential, Base: pointer(3.0), Cap: pointer(100.5), Jitter: pointer(0.25),
 	}); err != nil {
 		return err
 	}
-	if err := backoffs[1].FromFixedBackoff(deferd.FixedBackoff{Seconds: pointer(1.5)}); err != nil {
+	if err := backoffs[1].FromFixedBackoff(deferd.FixedBackoff{Kind: deferd.Fixed, Seconds: pointer(1.5)}); err != nil {
 		return err
 	}
 	if err := backoffs[2].FromScheduleBackoff(deferd.ScheduleBackoff{
-		Seconds: []float64{0.5, 120}, Then: pointer(deferd.ScheduleBackoffThenRepeatLast),
+		Kind: deferd.ScheduleBackoffKindSchedule, Seconds: []float64{0.5, 120}, Then: pointer(deferd.ScheduleBackoffThenRepeatLast),
 	}); err != nil {
 		return err
 	}
@@ -144,11 +151,7 @@ func setBackoffs(ctx context.Context, client *deferd.ClientWithResponses, topic 
 		if put.JSON201 == nil {
 			return unexpected(put.StatusCode(), put.Body)
 		}
-		kind, err := put.JSON201.Backoff.ValueByDiscriminator()
-		if err != nil {
-			return err
-		}
-		seen.Backoffs = append(seen.Backoffs, kind)
+		seen.Backoffs = append(seen.Backoffs, put.JSON201.Backoff)
 	}
 	return nil
 }
@@ -193,6 +196,32 @@ func finishCancelled(ctx context.Context, client *deferd.ClientWithResponses, to
 		return err
 	}
 	seen.Gone, err = problem(finished.ApplicationproblemJSON410, finished.StatusCode(), finished.Body)
+	return err
+}
+
+func makeSchedule(ctx context.Context, client *deferd.ClientWithResponses, topic string, seen *report) error {
+	nights := deferd.WindowSpec{}
+	if err := nights.FromWindowList([]deferd.Window{{From: pointer("22:00"), To: pointer("06:00")}}); err != nil {
+		return err
+	}
+	made, err := client.PutScheduleWithResponse(ctx, topic, nil, deferd.PutSchedule{
+		Topic: topic, Every: pointer(3600.0), Window: &nights, Job: &deferd.ScheduledJob{MaxAttempts: pointer(3)},
+	})
+	if err != nil {
+		return err
+	}
+	if made.JSON201 == nil {
+		return unexpected(made.StatusCode(), made.Body)
+	}
+	windows, err := made.JSON201.Window.AsWindowList()
+	if err != nil {
+		return err
+	}
+	seen.Schedule = schedule{made.JSON201.Every, windows[0].From, made.JSON201.Job.MaxAttempts}
+	deleted, err := client.DeleteScheduleWithResponse(ctx, topic)
+	if err == nil && deleted.JSON200 == nil {
+		return unexpected(deleted.StatusCode(), deleted.Body)
+	}
 	return err
 }
 

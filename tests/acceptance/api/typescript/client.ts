@@ -114,8 +114,6 @@ export async function mistakes(http: Client<paths>): Promise<void> {
   await http.POST("/jobs", { body: { topic: "orders.close", backoff: { kind: "schedule" } } });
   // @ts-expect-error a pop has no such parameter
   await http.GET("/topics/{topic}/pop", { params: { path: { topic: "orders.close" }, query: { timeout: 20 } } });
-  // @ts-expect-error no error has this code
-  if ((await http.GET("/topics")).error?.code === "topic_missing") return;
   // @ts-expect-error a job outside of a delivery has no receipt
   const receipt: string = (await http.GET("/jobs/{topic}/{id}", { params: { path: { topic: "t", id: "i" } } })).data?.receipt;
   void receipt;

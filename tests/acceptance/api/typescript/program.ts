@@ -89,6 +89,22 @@ async function finishCancelled(http: Client<paths>, topic: string): Promise<Fail
   return failed(await http.POST("/jobs/{topic}/{id}/finish", { params, body: { receipt } }));
 }
 
+async function makeSchedule(http: Client<paths>, topic: string) {
+  const params = { path: { name: topic } };
+  const schedule: Schemas["PutSchedule"] = {
+    topic,
+    every: 3600,
+    window: [{ from: "22:00", to: "06:00" }],
+    job: { max_attempts: 3 },
+  };
+  const { every, window, job } = succeeded(await http.PUT("/schedules/{name}", { params, body: schedule }));
+  succeeded(await http.DELETE("/schedules/{name}", { params }));
+  if (!Array.isArray(window)) {
+    throw new Error(`there is no list of windows: ${JSON.stringify(window)}`);
+  }
+  return { every, opens: window[0]?.from, max_attempts: job?.max_attempts };
+}
+
 const [, , url, urlWithoutStore, topic] = process.argv;
 if (url === undefined || urlWithoutStore === undefined || topic === undefined) {
   throw new Error("arguments: URL URL_WITHOUT_STORE TOPIC");
@@ -100,6 +116,7 @@ const seen = {
   backoffs: await setBackoffs(http, topic),
   paused: await pauseAndResume(http, topic),
   gone: await finishCancelled(http, topic),
+  schedule: await makeSchedule(http, topic),
   unavailable: failed(await withoutStore.POST("/jobs", { body: { topic } })),
 };
 console.log(JSON.stringify(seen));
