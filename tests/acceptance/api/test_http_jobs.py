@@ -240,7 +240,7 @@ async def test_no_body_null_and_an_empty_object_are_the_same(http: Http, path: s
         each = Http(http.client, f"{http.topic}.{number}")
         await each.reserve("held")
         await each.client.put(f"/schedules/{each.topic}", json={"topic": each.topic, "cron": "0 0 1 1 *"})
-        url = path.format(topic=each.topic, id="held", name=each.topic)
+        url = path.format(topic=each.topic, id="held", name=each.topic, group="acme")
         response = await each.post(url, content=body, headers=JSON, params=no_wait(path))
         is_accepted = response.is_success or response.json()["code"] == "push_not_found"  # nothing is pushed here
         assert is_accepted, (body, response.text)
@@ -248,7 +248,7 @@ async def test_no_body_null_and_an_empty_object_are_the_same(http: Http, path: s
 
 @pytest.mark.parametrize("path", OPTIONAL)
 async def test_no_other_value_stands_for_no_body(http: Http, path: str) -> None:
-    url = path.format(topic=http.topic, id="held", name="held")
+    url = path.format(topic=http.topic, id="held", name="held", group="acme")
     for body in (b" ", b"nul", b"null null", b"[]", b"0", b"false", b'""'):
         refusal(await http.post(url, content=body, headers=JSON, params=no_wait(path)), "body")
 
