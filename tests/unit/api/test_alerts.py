@@ -33,8 +33,8 @@ TEXTS: list[tuple[str, str | None, dict[str, Any], str]] = [
             "limited": True,
         },
         (
-            "a: 600 jobs are ready, the oldest for 9 min; the limits of the topic hold them back; at 1 a second the "
-            "last one waits 10 min"
+            "a: 600 jobs are ready, the oldest for 9 min; limits of the topic, or pauses of groups, hold them back; at "
+            "1 a second the last one waits 10 min"
         ),
     ),
     (

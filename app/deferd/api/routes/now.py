@@ -142,7 +142,7 @@ def _behind(facts: dict[str, Any], _now_ms: int) -> str:
     rate, wait_ms = facts["rate"], facts["estimated_wait_ms"]
     if facts.get("limited"):
         wait = "" if wait_ms is None else f"; at {rate:,.3g} a second the last one waits {_span(wait_ms)}"
-        return f"{_ready(facts)}; the limits of the topic hold them back{wait}"
+        return f"{_ready(facts)}; limits of the topic, or pauses of groups, hold them back{wait}"
     if wait_ms is not None:
         return f"{_ready(facts)}; consumers take {rate:,.3g} a second, so the last one waits {_span(wait_ms)}"
     return f"{_ready(facts)}; consumers hold {facts['reserved']:,}" if facts["reserved"] else _ready(facts)

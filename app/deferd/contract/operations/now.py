@@ -77,8 +77,8 @@ class Alert(Response, frozen=True, kw_only=True):
     reserved: Annotated[int | None, "`behind`: jobs that consumers hold."] = None
     limited: Annotated[
         bool | None,
-        "`behind`: `true` while the limits of the topic, or those of its groups, hold back all ready jobs. Further "
-        "consumers do not help.",
+        "`behind`: `true` while limits of the topic or of its groups, or pauses of groups, hold back all ready jobs. "
+        "Further consumers do not help.",
     ] = None
     dead: Annotated[int | None, "`dying`: jobs that died within the last hour."] = None
     released: Annotated[int | None, "`failing`: attempts that failed, by a release or the end of a lease."] = None
