@@ -24,6 +24,9 @@ from tests.push_receiver import Received, Receiver, Reply, json_reply, receiver
 from tests.waiting import until
 
 NEVER = {"kind": "fixed", "seconds": 600}
+RATE = {"count": 1, "per": 0.15}
+BESIDE_S = 0.1
+"""By how much the time at which a request arrives may differ from that of its delivery."""
 
 
 async def put_many(pushing: PushingEngine, number: int, topic: str = TOPIC) -> None:
@@ -49,6 +52,28 @@ async def test_all_processes_together_keep_the_limit_and_each_job_is_sent_once(
         assert target.most_under_way == 6
         assert Counter(Counter(target.ids).values()) == {1: 60}
         assert (await pushing.state()).in_flight <= 6
+
+
+async def test_the_limits_of_the_topic_hold_for_its_pushes(
+    pushing: PushingEngine, server: StoreServer, target: Receiver
+) -> None:
+    """Also when there is room for more requests, in several processes, and each time until there is room again."""
+    target.respond = slowly
+    limits_of_topic = {"max_in_flight": 3, "per_group": {"max_in_flight": 1}, "groups": {"c": {"rate": RATE}}}
+    settings = TopicSettings.model_validate({"limits": limits_of_topic})
+    async with started_engine(server.url) as other, pushing_engine(other, target):
+        await pushing.engine.topics.set(TOPIC, settings)
+        await pushing.push(max_in_flight=6)
+        jobs = [{"topic": TOPIC, "id": f"{group}{at}", "group": group} for at in range(6) for group in "abc"]
+        await pushing.engine.puts.put_many([PutJob.model_validate(job) for job in jobs])
+        await pushing.until_received(len(jobs))
+        await until(lambda: target.under_way == 0, "all responses were sent")
+    assert target.most_under_way == 3
+    assert Counter(Counter(target.ids).values()) == {1: len(jobs)}
+    for group in "abc":
+        assert [one for one in target.ids if one[0] == group] == [f"{group}{at}" for at in range(6)]
+    of_c = [one.at_s for one in target.requests if one.job_id[0] == "c"]
+    assert of_c[-1] - of_c[0] >= (len(of_c) - 1) * RATE["per"] - BESIDE_S
 
 
 async def test_requests_of_this_and_of_other_processes_count(engine: Engine, server: StoreServer) -> None:
