@@ -89,7 +89,9 @@ local function count_ready(name, key)
   if ready == 0 then return 0 end
   local settings, of_topic = settings_of(name), sub(key, 1, -1 - #'ready')
   if settings.p == 1 or settings.pu ~= nil then return 0 end
-  if not tonumber(redis.pcall('ZSCORE', of_topic .. 'limited', '') or nil) then return ready end
+  local limited_until = tonumber(redis.pcall('ZSCORE', of_topic .. 'limited', '') or nil)
+  -- Once the time of the rate has come, there may be room, also before the timer has noted that.
+  if not limited_until or limited_until <= now_ms() then return ready end
   -- Plain jobs that were put since are not noted there.
   local is_read, has_room = pcall(FLOWS.has_room, settings.li, of_topic)
   return is_read and has_room and redis.call('ZCOUNT', key, FLOWS.PLAIN_FROM, '+inf') or 0
