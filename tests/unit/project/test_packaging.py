@@ -210,7 +210,7 @@ def test_ci_runs_the_second_code_block_of_the_readme_and_then_the_slow_tests(ci:
     assert ci.run() == 0
     assert ci.commands[:3] == ["install", f"true -euo pipefail -c {test_command}", "lowest"]
     [slow] = ci.commands[3:]
-    assert slow.startswith("true -m pytest -n 5 ")
+    assert slow.startswith("true -m pytest -n 4 ")
     assert " -m slow or hypothesis --hypothesis-profile full " in slow
 
 
