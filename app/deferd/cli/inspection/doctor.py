@@ -160,7 +160,7 @@ def _clock(connection: Connection, url: str, topic: str) -> Check:
         run_blocking(transport.close())
     ended_s = monotonic_s()
     if not settings.clock.is_known:
-        return Check("clock", "skipped", "the store's clock is told to keys with the scope read only")
+        return Check("clock", "skipped", "only a key with the scope `read` is shown the store's clock")
     doubt_s = ended_s - began_s
     ahead_s = settings.clock.at(ended_s) / 1000 - epoch_s()
     which = "ahead of" if ahead_s > 0 else "behind"

@@ -15,8 +15,8 @@
 -- every other caller of the service. Once the repeated requests of a call have received 1 MiB, further ones get -1:
 -- else one request id, repeated a hundred times in a call, would make a reply a hundred times as large.
 -- Where jobs have groups or priorities, or limits, lib/flows.lua says which one is next, and whether there is room for it. A
--- pop that finds only jobs without room is told that there are no more; it is woken when there is some. In FLOWS.MOST_TURNS
--- turns a call may find fewer jobs than asked for, or none.
+-- pop that finds only jobs without room returns as from an empty list, and is woken when there is room. In
+-- FLOWS.MOST_TURNS turns a call may find fewer jobs than asked for, or none.
 -- Bound: the jobs asked for (the caller asks for at most 1000), 1 MiB or one job, the same for repeated requests and
 -- what one of them received, and at most 1000 that are not handed out: expired ones, and ids of a damaged store. Each
 -- time that records do not fit, at most READ_AT_ONCE are read in vain.
