@@ -69,29 +69,30 @@ class Job(NamedTuple):
     @property
     def tags(self) -> Sequence[str]:
         """Its tags."""
-        extra = self._extra
-        tags: Sequence[str] = orjson.loads(extra).get("g", ()) if b'"g":' in extra else ()
+        tags: Sequence[str] = self._stored("g", ())
         return tags
 
     @property
     def group(self) -> str:
         """Its group, empty without one."""
-        extra = self._extra
-        group: str = orjson.loads(extra).get("gr", "") if b'"gr":' in extra else ""
+        group: str = self._stored("gr", "")
         return group
 
     @property
     def takes_turns(self) -> bool:
         """Whether it has a group or a priority."""
-        extra = self._extra
-        return b'"gr":' in extra or b'"pr":' in extra
+        return bool(self.group or self._stored("pr", 0))
 
     @property
     def error(self) -> str:
         """The error of its last attempt, empty without one."""
-        extra = self._extra
-        error: str = orjson.loads(extra).get("e", "") if b'"e":' in extra else ""
+        error: str = self._stored("e", "")
         return error
+
+    def _stored(self, key: str, default: Any) -> Any:
+        """What the record's `extra` has under a key. The JSON is read only if it may have it."""
+        extra = self._extra
+        return orjson.loads(extra).get(key, default) if b'"%b":' % key.encode() in extra else default
 
     @property
     def is_intact(self) -> bool:

@@ -100,6 +100,8 @@ async def test_groups_count_their_jobs_on_the_shelf(shelved: Shelved, store: Sto
     for job_id in ("first", "second"):
         await engine.puts.put(PutJob(topic=TOPIC, id=job_id, group="g"))
     await engine.puts.put(PutJob(topic=TOPIC, id="far", group="g", priority=5, delay=FAR_MS / 1000))
+    header_like_a_priority = {"pr": "x"}
+    await engine.puts.put(PutJob(topic=TOPIC, id="plain", headers=header_like_a_priority, delay=FAR_MS / 1000))
     assert await popped(engine) == ["first"]
     await engine.deliveries.release(TOPIC, "first", ANY_RECEIPT, delay_ms=FAR_MS)
     await shelved.move_out()
