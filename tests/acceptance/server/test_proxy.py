@@ -153,7 +153,7 @@ def test_it_refuses_a_large_body_as_the_service_does(proxied: Proxied) -> None:
 @pytest.mark.parametrize(("source", "caller"), [("127.0.0.1", "198.51.100.7"), ("127.0.0.2", "127.0.0.2")])
 def test_the_service_knows_who_calls_through_it(proxied: Proxied, topic: str, source: str, caller: str) -> None:
     """The address that a trusted proxy in front of it has appended; from elsewhere, the header says nothing."""
-    headers = {"X-Forwarded-For": "203.0.113.9, 198.51.100.7"}
+    headers = {"X-Forwarded-For": "203.0.113.9, 198.51.100.7", "Forwarded": "for=203.0.113.60"}
     transport = httpx.HTTPTransport(local_address=source, verify=NO_TLS)
     with httpx.Client(base_url=proxied.url, headers=headers, transport=transport) as client:
         assert client.put(f"/topics/{topic}", json={}).is_success
