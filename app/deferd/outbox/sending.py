@@ -65,7 +65,7 @@ _TAGGED_JOBS = 5000
 _RETRY = RetryPolicy(first_pause_s=0.1, max_pause_s=2.0, heeds_proxies=False)
 _FULL = RetryPolicy(first_pause_s=0.5, max_pause_s=10.0)
 _FORGOTTEN_S = 60.0
-"""A topic whose rows were not tried for so long, though they could have been, is full anew when it is full."""
+"""A topic whose rows were not tried for so long, though they could have been, begins a new wait when it is full."""
 _TRANSIENT_STATUSES = (401, 408, 429)
 _WITHOUT_EFFECT = {
     "put": (JobExists.code,),
