@@ -19,8 +19,10 @@ from deferd.contract.model import CancelItem, ChangeJob, PutJob
 from deferd.contract.pattern_meanings import must_match
 
 VERSION: Final = 1
-LOCK: Final = int.from_bytes(b"deferd")
+_SCHEMA_LOCK: Final = int.from_bytes(b"schema", "big")
 """Key of the advisory lock under which the schema is made."""
+SLEEP_LOCK: Final = int.from_bytes(b"sleep", "big")
+"""Key of the advisory lock that a relay holds while it sleeps: commits then notify it."""
 _VERBS: Final = ("put", "reschedule", "cancel", "cancel_tag")
 
 Schema = Mapping[str, Any]
@@ -69,7 +71,8 @@ def schema_sql() -> str:
     if_reserved = CancelSelected.model_json_schema()["properties"]["if_reserved"]
     parts = {
         "version": str(VERSION),
-        "lock": str(LOCK),
+        "schema_lock": str(_SCHEMA_LOCK),
+        "sleep_lock": str(SLEEP_LOCK),
         "header_text": _quoted(limits.HEADER_TEXT_PATTERN),
         "check_topic": f"    perform deferd.check_name('topic', topic, {_shape(limits.TOPIC_PATTERN)});",
         "check_id": f"    perform deferd.check_name('id', id, {_shape(limits.ID_PATTERN)});",

@@ -2,7 +2,7 @@
 -- Run it in one transaction. It makes the schema `deferd`, upgrades an earlier version of it, and may be repeated.
 -- Then let the role of the application use it: grant usage on schema deferd to APPLICATION;
 
-select pg_catalog.pg_advisory_xact_lock({lock});
+select pg_catalog.pg_advisory_xact_lock({schema_lock});
 create schema if not exists deferd;
 create table if not exists deferd.version (version integer not null);
 
@@ -53,13 +53,17 @@ create table if not exists deferd.relay (
 );
 insert into deferd.relay default values on conflict do nothing;
 
--- Gives a row its place in the order of commits, and wakes the relay. NOTIFY cannot be used in PREPARE TRANSACTION, so
+-- Gives a row its place in the order of commits, and wakes a relay that sleeps, which holds the lock. One that does not
+-- sleep can't begin to before this commit has ended, because the commit holds the lock then. To notify each time would
+-- be simpler, but commits that notify wait for each other until they are on the disk. PREPARE TRANSACTION refuses those:
 -- such a transaction sets `deferd.notify` to off, and the relay finds its rows when it looks by itself, each second.
 create or replace function deferd.at_commit() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $body$
 begin
     update deferd.outbox set position = nextval('deferd.outbox_position') where position = new.position;
-    if current_setting('deferd.notify', true) is distinct from 'off' then
+    if not pg_try_advisory_xact_lock_shared({sleep_lock})
+        and current_setting('deferd.notify', true) is distinct from 'off'
+    then
         perform pg_notify('deferd_outbox', '');
     end if;
     return null;

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from deferd.outbox.schema import VERSION, schema_sql
+from deferd.outbox.schema import SLEEP_LOCK, VERSION, schema_sql
 from tests.postgresql import PostgresServer
 
 
@@ -111,15 +111,30 @@ def test_a_transaction_that_checks_its_constraints_at_once_loses_no_row(database
     assert [(verb, job_id) for verb, _, job_id, _ in rows(database)] == [("put", "a"), ("cancel", "b")]
 
 
-def test_a_commit_wakes_the_relay_once(database: psycopg.Connection, outbox_url: str) -> None:
+@pytest.mark.parametrize("is_asleep", [True, False])
+def test_a_commit_wakes_a_relay_that_sleeps(database: psycopg.Connection, outbox_url: str, is_asleep: bool) -> None:
     with psycopg.connect(outbox_url, autocommit=True) as relay:
         relay.execute("LISTEN deferd_outbox")
+        if is_asleep:
+            relay.execute("SELECT pg_advisory_lock(%s)", [SLEEP_LOCK])
         with database.transaction():
             database.execute("SELECT deferd.put('t'), deferd.put('t')")
-            database.execute("NOTIFY deferd_outbox, 'end'")  # behind that of the puts: they are sent at the commit
-        [first, *more] = [notify.payload for notify in relay.notifies(timeout=20, stop_after=2)]
+        database.execute("NOTIFY deferd_outbox, 'end'")
+        received = [notify.payload for notify in relay.notifies(timeout=20, stop_after=1 + is_asleep)]
 
-    assert sorted([first, *more]) == ["", "end"]
+    assert received == [*([""] if is_asleep else []), "end"]
+
+
+def test_a_relay_does_not_fall_asleep_before_a_commit_that_did_not_notify_it_has_ended(
+    database: psycopg.Connection, outbox_url: str
+) -> None:
+    with psycopg.connect(outbox_url, autocommit=True) as relay:
+        with database.transaction():
+            database.execute("SELECT deferd.put('t')")
+            database.execute("SET CONSTRAINTS ALL IMMEDIATE")  # as the commit does, which takes its time then
+            assert relay.execute("SELECT pg_try_advisory_lock(%s)", [SLEEP_LOCK]).fetchone() == (False,)
+
+        assert relay.execute("SELECT pg_try_advisory_lock(%s)", [SLEEP_LOCK]).fetchone() == (True,)
 
 
 def test_a_role_that_may_use_the_schema_can_do_nothing_but_call_its_functions(
