@@ -16,6 +16,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     "processes": {
         "serve": Entry("service.serve", "run the service"),
         "worker": Entry("jobs.worker", "run your worker until SIGTERM, SIGHUP or Ctrl-C"),
+        "relay": Entry("outbox.relay", "send the outbox of your PostgreSQL to the service"),
     },
     "producers": {
         "put": Entry("jobs.producing", "put a job, or one for each line of standard input"),

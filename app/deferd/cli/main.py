@@ -127,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     The reason is one line on standard error. `deferd.cli.framework.exit_codes` has all codes.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    open_closed_streams(output_counts=words[:1] not in (["serve"], ["worker"]))
+    open_closed_streams(output_counts=words[:1] not in (["serve"], ["worker"], ["relay"]))
     try:
         try:
             return _main(words)

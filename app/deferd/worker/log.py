@@ -16,8 +16,9 @@ class FailureLog:
     `doing` is what the requests are for, such as ``fetching jobs``.
     """
 
-    def __init__(self, doing: str) -> None:
+    def __init__(self, doing: str, log: logging.Logger = LOG) -> None:
         self._doing = doing
+        self._log = log
         self._since_s: float | None = None
 
     def failed(self, error: Exception) -> None:
@@ -29,7 +30,7 @@ class FailureLog:
         level = logging.ERROR if isinstance(error, Unauthorized | Forbidden) else logging.WARNING
         facts = {"doing": self._doing, "error": f"{type(error).__name__}: {error}"}
         reason = str(error) or "no response in time"
-        LOG.log(level, "%s failed and is retried until it succeeds: %s", self._doing, reason, extra=facts)
+        self._log.log(level, "%s failed and is retried until it succeeds: %s", self._doing, reason, extra=facts)
 
     def succeeded(self) -> None:
         """A request got a response."""
@@ -38,4 +39,4 @@ class FailureLog:
         failed_for_s = monotonic_s() - self._since_s
         self._since_s = None
         facts = {"doing": self._doing, "seconds": round(failed_for_s, 3)}
-        LOG.info("%s succeeds again after %.1f s", self._doing, failed_for_s, extra=facts)
+        self._log.info("%s succeeds again after %.1f s", self._doing, failed_for_s, extra=facts)

@@ -279,7 +279,7 @@ class Worker:
         if not self._handlers:
             raise ValueError("a worker needs at least one handler: @worker.handler(TOPIC)")
         return WorkerSettings(
-            name=self._name or _default_name(),
+            name=self._name or default_name(),
             handlers=self._handlers,
             middleware=self._middleware,
             order=topic_order(self._priority, tuple(self._handlers)),
@@ -305,7 +305,8 @@ class Worker:
         LOG.info("%s: stopping, within %g s", number.name, self._grace_s)
 
 
-def _default_name() -> str:
+def default_name() -> str:
+    """The name of a worker or relay that was given none: host name and process id."""
     host = re.sub(r"[^A-Za-z0-9._:-]", "-", socket.gethostname()).lstrip("._:-")
     suffix = f"-{os.getpid()}"
     return f"{host[: ID_LENGTH - len(suffix)] or 'worker'}{suffix}"

@@ -272,6 +272,24 @@ def _field(name: str, type_: Any, about: str, metavar: str | None = None, *, man
     )
 
 
+log_options: Final = all_of(
+    [
+        click.option(
+            "--log-format",
+            type=click.Choice(["console", "json"], case_sensitive=False),
+            envvar="DEFERD_LOG_FORMAT",
+            default="console",
+            help="form of the log lines on stderr; default console [DEFERD_LOG_FORMAT]",
+        ),
+        click.option(
+            "--log-level",
+            type=click.Choice(["debug", "info", "warning", "error", "critical"], case_sensitive=False),
+            envvar="DEFERD_LOG_LEVEL",
+            default="info",
+            help="lowest level that is logged; default info [DEFERD_LOG_LEVEL]",
+        ),
+    ]
+)
 due_options: Final = all_of(
     [
         _field("delay", values.duration, "due this long from now: 90, 30m, 24h, 7d"),

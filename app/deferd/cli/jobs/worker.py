@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from deferd.cli.framework import exit_codes, output
 from deferd.cli.framework.command import command
 from deferd.cli.framework.exit_codes import UsageError
-from deferd.cli.framework.options import SETTINGS
+from deferd.cli.framework.options import SETTINGS, log_options
 from deferd.server import logs
 from deferd.worker import Worker
 
@@ -24,20 +24,7 @@ from deferd.worker import Worker
     "deferd worker shop.jobs:worker", "DEFERD_URL=http://deferd:8000 deferd worker shop.jobs:worker --log-format json"
 )
 @click.argument("worker", metavar="MODULE:WORKER", help="a module, found from the current directory, and a name in it")
-@click.option(
-    "--log-format",
-    type=click.Choice(["console", "json"], case_sensitive=False),
-    envvar="DEFERD_LOG_FORMAT",
-    default="console",
-    help="form of the log lines on stderr; default console [DEFERD_LOG_FORMAT]",
-)
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error", "critical"], case_sensitive=False),
-    envvar="DEFERD_LOG_LEVEL",
-    default="info",
-    help="lowest level that is logged; default info [DEFERD_LOG_LEVEL]",
-)
+@log_options
 @SETTINGS["url"].option("url")
 @SETTINGS["key"].option("key")
 @SETTINGS["ca_file"].option("ca_file")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import psycopg
 
 _VARIABLE: Final = "DEFERD_OUTBOX_URL"
-_url_argument: Final = click.argument(
+url_argument: Final = click.argument(
     "url",
     required=False,
     envvar=_VARIABLE,
@@ -40,7 +40,7 @@ def outbox() -> None:
     "deferd outbox init --print > migrations/0042_deferd.sql",
     group=outbox,
 )
-@_url_argument
+@url_argument
 @click.option("--print", "only_print", is_flag=True, help="print the SQL, for a migration tool, and change nothing")
 def init(url: str | None, only_print: bool) -> int:
     """Make the schema `deferd` in the database, or upgrade it. It may be repeated; a newer schema is refused. Then the
@@ -66,10 +66,18 @@ def init(url: str | None, only_print: bool) -> int:
 def _transaction(url: str | None) -> Iterator[psycopg.Connection]:
     from deferd.outbox.administration import transaction
 
+    with transaction(checked_url(url)) as connection:
+        yield connection
+
+
+def checked_url(url: str | None) -> str:
+    """The URL that was given. Raises UsageError if there is none, or it is not one of PostgreSQL."""
+    from deferd.outbox.administration import check_url
+
     if url is None:
         raise UsageError(f"URL ({_VARIABLE}) is missing: it names the database, such as postgresql://USER@HOST/NAME")
     try:
-        with transaction(url) as connection:
-            yield connection
+        check_url(url)
     except ValueError as error:
         raise UsageError(f"URL {error}") from None
+    return url

@@ -1,0 +1,290 @@
+"""The outbox in PostgreSQL as the relay and the commands use it: one connection, and the statements that they run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import args_row
+
+from deferd.contract.clocks import monotonic_s
+from deferd.outbox.schema import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+Result = TypeVar("Result")
+
+READ_ROWS = 1000
+READ_BYTES = 4 * 1024 * 1024
+"""How many rows, and how much JSON, one read returns at most; a single row may be larger."""
+STATEMENT_S = 20.0
+"""The longest time for a statement: then the connection counts as broken."""
+_CONNECT_S = 5
+_CONNECTION: dict[str, Any] = {
+    "application_name": "deferd relay",
+    "connect_timeout": _CONNECT_S,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+"""What a URL may override."""
+_COUNTED_ROWS = 10_000
+"""More rows are estimated: to count a million each time would take longer than to send some thousand."""
+_LOCK = int.from_bytes(b"relay", "big")
+"""Key of the advisory lock that the relay which works holds."""
+
+_SETTINGS = """
+select set_config('statement_timeout', %s, false), set_config('search_path', 'pg_catalog', false),
+    set_config('jit', 'off', false),
+    -- A plan that was made while the table was nearly empty must not sort a million rows later.
+    set_config('enable_seqscan', 'off', false), set_config('enable_bitmapscan', 'off', false)
+"""
+_READ = """
+select position, verb, topic, id, fields::text, written_at
+from (
+    select *, sum(bytes) over (order by position rows unbounded preceding) - bytes as bytes_before
+    from (
+        select *, case
+            when pg_column_compression(fields) is null then pg_column_size(fields)
+            else octet_length(fields::text)
+        end as bytes
+        from deferd.outbox
+        where position > %s and (topic is null or topic <> all (%s::text[]))
+        order by position
+        limit %s
+    ) as next
+) as measured
+where bytes_before < %s
+order by position
+"""
+_BEGIN = """
+update deferd.relay set name = %s, since = clock_timestamp(), clean_stop = false returning name, since, clean_stop
+"""
+_DELETE = "delete from deferd.outbox where position = any (%s::bigint[])"
+_REFUSE = """
+with gone as (
+    delete from deferd.outbox using unnest(%s::bigint[], %s::text[]) as refusal (refused, problem)
+    where position = refused
+    returning position, verb, topic, id, fields, written_at, refusal.problem::jsonb
+)
+insert into deferd.refused (position, verb, topic, id, fields, written_at, problem) select * from gone
+on conflict (position) do nothing
+"""
+_DROP_TAGGED = """
+with held as (
+    select position from deferd.outbox
+    where position < %(before)s and verb = 'put' and topic = any (%(topics)s::text[]) and fields -> 'tags' ? %(tag)s
+), gone as (
+    delete from deferd.outbox where position in (select * from held) and fields ->> 'on_conflict' <> 'replace'
+)
+update deferd.outbox set verb = 'cancel', fields = jsonb_build_object('if_reserved', %(if_reserved)s::text)
+where position in (select * from held) and fields ->> 'on_conflict' = 'replace'
+"""
+_STATUS = """
+select
+    case when counted <= %(most)s then counted else greatest(counted, estimated) end,
+    counted > %(most)s, refused,
+    coalesce(greatest(extract(epoch from clock_timestamp() - oldest), 0), 0)::float8
+from
+    (select count(*) as counted from (select from deferd.outbox limit %(most)s + 1) as first) as rows,
+    (select coalesce(max(n_live_tup), 0) as estimated from pg_stat_all_tables where relid = 'deferd.outbox'::regclass)
+        as statistics,
+    (select count(*) as refused from deferd.refused) as refusals,
+    (select max(written_at) as oldest from (select written_at from deferd.outbox order by position limit 1) as first)
+        as oldest
+"""
+
+
+class OutboxRow(NamedTuple):
+    """A committed call that has not been sent. `fields` is its JSON as text; `topic` and `id` are None of a cancel_tag.
+
+    Positions are in the order of commits, and none is used again.
+    """
+
+    position: int
+    verb: str
+    topic: str | None
+    id: str | None
+    fields: str
+    written_at: datetime
+
+
+class Refusal(NamedTuple):
+    """A row that the service refused for good, and its problem document."""
+
+    position: int
+    problem: Mapping[str, Any]
+
+
+class OutboxStatus(NamedTuple):
+    """How many rows wait; `is_estimate`: about so many. `lag_s` is the age of the oldest, 0 without rows."""
+
+    rows: int
+    is_estimate: bool
+    refused: int
+    lag_s: float
+
+
+class Worker(NamedTuple):
+    """The relay that works, or did last, and whether it ended its calls before it stopped."""
+
+    name: str | None
+    since: datetime
+    clean_stop: bool
+
+
+class OutboxMissing(Exception):
+    """The database has no outbox, or one of a later release."""
+
+
+class OutboxDatabase:
+    """A connection to the database of an outbox. Its calls may be concurrent; it runs them one after the other.
+
+    Each raises psycopg.Error or TimeoutError when the connection breaks, or the database does not respond in time.
+    """
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._notified = asyncio.Event()
+        connection.add_notify_handler(lambda _: self._notified.set())
+        info = connection.info
+        self.name = f"{info.host or 'localhost'}:{info.port}/{info.dbname}"
+        """Where it is, without user and password."""
+        self.confirmed_s = 0.0
+        """When the last statement that succeeded was sent: the session, and with it the lock, was there later still."""
+
+    # The relay
+
+    async def listen(self) -> None:
+        """Let commits wake `wait`."""
+        await self._run("listen deferd_outbox")
+
+    async def try_to_lock(self) -> bool:
+        """Get the lock of the relay that works, which this connection holds until its end or `unlock`."""
+        return bool((await self._one("select pg_try_advisory_lock(%s)", _LOCK))[0])
+
+    async def unlock(self) -> None:
+        """Let another relay work."""
+        await self._run("select pg_advisory_unlock(%s)", _LOCK)
+
+    async def worker(self) -> Worker:
+        """The relay that works now, or did last."""
+        return Worker(*await self._one("select name, since, clean_stop from deferd.relay"))
+
+    async def begin(self, name: str) -> Worker:
+        """Note that this relay works."""
+        return Worker(*await self._one(_BEGIN, name))
+
+    async def end(self) -> None:
+        """Note that all calls of this relay have ended."""
+        await self._run("update deferd.relay set clean_stop = true")
+
+    async def settle(self, done: Sequence[int], refused: Sequence[Refusal]) -> None:
+        """Delete the rows that are done, and move those that were refused."""
+        if refused:
+            problems = [json.dumps(refusal.problem).replace("\\u0000", "\\ufffd") for refusal in refused]
+            await self._run(_REFUSE, [refusal.position for refusal in refused], problems)
+        await self._run(_DELETE, list(done))
+
+    async def read(self, after: int, without_topics: Sequence[str]) -> list[OutboxRow]:
+        """The next rows behind a position, but those of some topics. Those of two reads together are not in order."""
+        return await self._timed(self._read(after, without_topics))
+
+    async def _read(self, after: int, without_topics: Sequence[str]) -> list[OutboxRow]:
+        async with self._connection.cursor(row_factory=args_row(OutboxRow)) as cursor:
+            await cursor.execute(_READ, (after, list(without_topics), READ_ROWS, READ_BYTES))
+            return await cursor.fetchall()
+
+    async def drop_tagged(self, topics: Sequence[str], tag: str, if_reserved: str, before: int) -> None:
+        """Take back the puts with this tag in front of a cancel by tag that overtakes them.
+
+        A put that would have replaced a job becomes a cancel of that.
+        """
+        values = {"topics": list(topics), "tag": tag, "if_reserved": if_reserved, "before": before}
+        await self._run(_DROP_TAGGED, **values)
+
+    async def wait(self, seconds: float, stopped: asyncio.Future[Any]) -> None:
+        """Wait until somebody has committed a row since the last call, until `stopped` is done, or so long."""
+        if not self._notified.is_set():
+            readable = self._loop.create_future()
+            descriptor = self._connection.fileno()
+            self._loop.add_reader(descriptor, _set, readable)
+            try:
+                await asyncio.wait({readable, stopped}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                self._loop.remove_reader(descriptor)
+            if readable.done():
+                self._connection.pgconn.consume_input()
+                while self._connection.pgconn.notifies() is not None:
+                    pass
+        self._notified.clear()
+
+    # The relay and the commands
+
+    async def status(self) -> OutboxStatus:
+        """How much waits."""
+        return OutboxStatus(*await self._one(_STATUS, most=_COUNTED_ROWS))
+
+    async def _run(self, statement: str, *values: Any, **named: Any) -> None:
+        await self._timed(self._connection.execute(statement, named or values))
+
+    async def _one(self, statement: str, *values: Any, **named: Any) -> tuple[Any, ...]:
+        async def run() -> tuple[Any, ...]:
+            row = await (await self._connection.execute(statement, named or values)).fetchone()
+            assert row is not None  # noqa: S101 (for mypy: each of these statements returns a row)
+            return tuple(row)
+
+        return await self._timed(run())
+
+    async def _timed(self, call: Awaitable[Result]) -> Result:
+        began_s = monotonic_s()
+        async with asyncio.timeout(STATEMENT_S + 1):
+            result = await call
+        self.confirmed_s = max(self.confirmed_s, began_s)
+        return result
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+@asynccontextmanager
+async def open_outbox(url: str) -> AsyncIterator[OutboxDatabase]:
+    """Connect to the database of an outbox.
+
+    Raises:
+        OutboxMissing: it has no outbox, or one of a later release.
+        psycopg.Error, TimeoutError: it cannot be reached, or it refuses.
+    """
+    given = _CONNECTION | conninfo_to_dict(url)
+    async with asyncio.timeout(2 * _CONNECT_S):
+        connection = await psycopg.AsyncConnection.connect(**given, client_encoding="UTF8", autocommit=True)
+    try:
+        async with asyncio.timeout(STATEMENT_S):
+            await connection.execute(_SETTINGS, (f"{STATEMENT_S:.0f}s",))
+            await _check_version(connection)
+        yield OutboxDatabase(connection)
+    finally:
+        await connection.close()
+
+
+async def _check_version(connection: psycopg.AsyncConnection[Any]) -> None:
+    try:
+        row = await (await connection.execute("select max(version) from deferd.version")).fetchone()
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
+        raise OutboxMissing("the database has no outbox: make it by `deferd outbox init`") from error
+    if row is None or row[0] is None:
+        raise OutboxMissing("the database has no outbox: make it by `deferd outbox init`")
+    if row[0] > VERSION:
+        text = f"the outbox of the database has version {row[0]}, and this deferd knows {VERSION}: upgrade deferd"
+        raise OutboxMissing(text)

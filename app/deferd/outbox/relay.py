@@ -1,0 +1,263 @@
+"""The relay: sends the committed rows of an outbox to the service, and deletes those that it has acknowledged.
+
+Of any number of relays of a database one works: the one whose connection holds an advisory lock. It sends nothing
+unless the connection was alive CONFIRMED_S ago, and a call has no effect after CALL_S. So a relay that takes over from
+one that did not end in order waits for longer than both together, and no call of the other overtakes its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+
+import psycopg
+
+from deferd.client.request_body import encode
+from deferd.client.requests import ApiRequest, read_nothing
+from deferd.client.sender import RetryPolicy
+from deferd.contract.clocks import monotonic_s
+from deferd.outbox.administration import DatabaseFailed, error_text
+from deferd.outbox.database import OutboxDatabase, OutboxMissing, OutboxRow, OutboxStatus, Worker, open_outbox
+from deferd.outbox.sending import CALL_S, LOG, RowSender, Service, Stopped
+from deferd.worker.log import FailureLog
+from deferd.worker.worker import default_name
+
+FULL_FOR_S = 600.0
+"""How long a topic may be full before its rows are refused, unless a relay says otherwise."""
+CONFIRMED_S = 1.0
+"""No call begins unless a statement that was sent less long ago has shown that this relay holds the lock."""
+TAKEOVER_S = 5.0
+assert TAKEOVER_S > CONFIRMED_S + CALL_S  # noqa: S101 (see the module)
+_POLL_S = 1.0
+"""How often a relay looks for rows without being notified, and a waiting one whether it can take over."""
+_REPORT_S = 5.0
+_AHEAD_ROWS = 100
+"""While so many rows are sent, those that were sent before are deleted, and the next ones are read."""
+_RECHECK_SHARE = 20
+"""A read from the beginning may take so much of the time: behind it may be many rows of topics that are full."""
+_STABLE_S = 10.0
+"""After a connection that lasted so long, the next one is tried soon."""
+_RECONNECT = RetryPolicy(first_pause_s=0.1, max_pause_s=2.0)
+
+
+class Relay:
+    """One relay of the outbox in a database. `name` has the form of a job id; by default it is host and process id."""
+
+    def __init__(
+        self, database_url: str, service: Service, *, name: str | None = None, full_for_s: float = FULL_FOR_S
+    ) -> None:
+        self._url = database_url
+        self._service = service
+        self._name = name or default_name()
+        self._full_for_s = full_for_s
+        self._database: OutboxDatabase
+        self._database_name = ""
+        self._sender: RowSender
+        self._stopped: asyncio.Future[Any]
+        self._works = False
+        self._own: Worker | None = None
+        self._status = OutboxStatus(0, False, 0, 0.0)
+        self._next_report_s = 0.0
+        self._database_log = FailureLog("using the database of the outbox", LOG)
+        self._report_log = FailureLog("reporting to the service", LOG)
+        self._restart()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Relay until `stop` is set, then end within some seconds: the calls under way have an end."""
+        self._stopped = asyncio.create_task(stop.wait())
+        self._sender = RowSender(
+            self._service,
+            confirm=self._before_call,
+            drop_tagged=self._drop_tagged,
+            stopped=self._stopped,
+            full_for_s=self._full_for_s,
+        )
+        urls = ",".join(self._service.urls)
+        facts = {"relay": self._name, "url": urls}
+        LOG.info("relay %s starts, and sends to %s", self._name, urls, extra=facts)
+        failures = 0
+        try:
+            while not self._stopped.done():
+                began_s = monotonic_s()
+                try:
+                    async with open_outbox(self._url) as self._database:
+                        self._database_name = self._database.name
+                        await self._serve()
+                except (psycopg.Error, TimeoutError, OutboxMissing) as error:
+                    failures = 0 if monotonic_s() - began_s > _STABLE_S else failures + 1
+                    self._works = False
+                    self._database_log.failed(DatabaseFailed(error_text(error)))
+                    if self._database_name:
+                        await self._report_if_due()
+                    await self._sleep(_RECONNECT.pause_s(failures))
+        finally:
+            self._stopped.cancel()
+            await asyncio.wait({self._stopped})
+            await self._service.close()
+        LOG.info("relay %s has ended", self._name, extra=facts)
+
+    async def _serve(self) -> None:
+        """Wait for the turn of this relay, and work, until it is stopped or the connection breaks."""
+        is_first = True
+        while not self._stopped.done():
+            if await self._database.try_to_lock():
+                if await self._take_over():
+                    await self._work()
+                return
+            if is_first:
+                LOG.info("relay %s waits: another one works", self._name, extra=self._facts())
+                is_first = False
+            self._status = await self._database.status()
+            self._database_log.succeeded()
+            await self._report_if_due()
+            await self._sleep(_POLL_S)
+
+    async def _take_over(self) -> bool:
+        """Wait until no call of the relay before can have an effect. Returns False if this one is stopped before."""
+        last = await self._database.worker()
+        if not last.clean_stop and last != self._own:
+            text = "relay %s takes over from %s, which did not end in order, in %g s"
+            LOG.info(text, self._name, last.name, TAKEOVER_S, extra=self._facts(before=last.name))
+            await self._sleep(TAKEOVER_S)
+        if self._stopped.done():
+            return False
+        self._own = await self._database.begin(self._name)
+        self._database_log.succeeded()
+        LOG.info("relay %s works on %s", self._name, self._database_name, extra=self._facts())
+        return True
+
+    def _facts(self, **more: Any) -> dict[str, Any]:
+        return {"relay": self._name, "database": self._database_name, **more}
+
+    # Work
+
+    async def _work(self) -> None:
+        self._works = True
+        self._next_report_s = 0.0
+        self._restart()
+        await self._database.listen()
+        with contextlib.suppress(Stopped):
+            await self._send_rows()
+        await self._record()
+        await self._database.end()
+        self._works = False
+        self._next_report_s = 0.0
+        await self._report_if_due()
+
+    async def _send_rows(self) -> None:
+        rows: list[OutboxRow] | None = None
+        while not self._stopped.done():
+            await self._report_if_due()
+            if rows is None:
+                await self._record()
+                rows = await self._read()
+            if not rows:
+                rows = None
+                left_s = min(self._next_report_s - monotonic_s(), self._sender.next_retry_s(), _POLL_S)
+                await self._database.wait(max(left_s, 0), self._stopped)
+            elif len(rows) < _AHEAD_ROWS or monotonic_s() >= self._recheck_s:
+                if not await self._sender.send(rows):
+                    self._restart()
+                rows = None
+            else:
+                is_settled, rows = await self._send_and_read_ahead(rows)
+                if not is_settled:
+                    self._restart()
+                    rows = None
+
+    async def _send_and_read_ahead(self, rows: Sequence[OutboxRow]) -> tuple[bool, list[OutboxRow]]:
+        """Send rows; meanwhile, delete those before and read those behind them."""
+        ahead = asyncio.create_task(self._read_ahead())
+        try:
+            is_settled = await self._sender.send(rows)
+        finally:
+            await asyncio.wait({ahead})  # a statement ends by itself
+        return is_settled, ahead.result()
+
+    async def _read_ahead(self) -> list[OutboxRow]:
+        await self._record()
+        return self._note_read(await self._database.read(self._last, self._excluded))
+
+    # What was read
+
+    def _restart(self) -> None:
+        """Read from the beginning next: rows have stayed, and go before those behind them."""
+        self._last = self._mark = self._next_mark = 0
+        self._mark_s = self._recheck_s = 0.0
+        self._excluded: list[str] = []
+
+    async def _read(self) -> list[OutboxRow]:
+        """The next rows.
+
+        Index entries of deleted rows stay for a while, so a read begins where one was a second ago: a transaction can
+        get its positions before another one and become visible later. Once a second it begins at the beginning, for
+        those that were still later, and when rows of a topic are tried again.
+        """
+        began_s = monotonic_s()
+        excluded = self._sender.full_topics()
+        is_from_start = began_s >= self._recheck_s or not set(self._excluded) <= set(excluded)
+        self._excluded = excluded
+        rows = await self._database.read(0 if is_from_start else self._mark, excluded)
+        if is_from_start:
+            now_s = monotonic_s()
+            self._recheck_s = now_s + max(_POLL_S, _RECHECK_SHARE * (now_s - began_s))
+        if began_s >= self._mark_s + _POLL_S:
+            self._mark, self._next_mark, self._mark_s = self._next_mark, self._last, began_s
+        return self._note_read(rows)
+
+    def _note_read(self, rows: list[OutboxRow]) -> list[OutboxRow]:
+        if rows:
+            self._last = rows[-1].position
+        return rows
+
+    # What became of rows
+
+    async def _before_call(self) -> None:
+        """Make sure that this relay still has the lock. Raises psycopg.Error or TimeoutError if it may not have it."""
+        await self._report_if_due()
+        if monotonic_s() >= self._database.confirmed_s + CONFIRMED_S:
+            await self._record()
+
+    async def _drop_tagged(self, topics: Sequence[str], tag: str, if_reserved: str, before: int) -> None:
+        await self._database.drop_tagged(topics, tag, if_reserved, before)
+
+    async def _record(self) -> None:
+        """Delete the rows that are done, and move those that were refused; what fails is repeated later."""
+        sender = self._sender
+        done, sender.done = sender.done, []
+        refused, sender.refused = sender.refused, []
+        try:
+            await self._database.settle(done, refused)
+        except BaseException:
+            sender.done, sender.refused = done + sender.done, refused + sender.refused
+            raise
+
+    # Reports
+
+    async def _report_if_due(self) -> None:
+        """Tell the service how this relay and its outbox are doing, every few seconds."""
+        now_s = monotonic_s()
+        if now_s < self._next_report_s:
+            return
+        self._next_report_s = now_s + _REPORT_S
+        if self._works:
+            self._status = await self._database.status()
+        fields = {
+            "database": self._database_name,
+            "working": self._works,
+            "rows": self._status.rows,
+            "refused": self._status.refused,
+            "lag": self._status.lag_s,
+        }
+        request = ApiRequest("PUT", f"/relays/{quote(self._name, safe=':')}", read_nothing, body=encode(fields))
+        reply = await self._service.call(request)
+        if reply.error is None:
+            self._report_log.succeeded()
+        else:
+            self._report_log.failed(reply.error)
+
+    async def _sleep(self, seconds: float) -> None:
+        await asyncio.wait({self._stopped}, timeout=seconds)
