@@ -28,6 +28,7 @@ from deferd.engine.inspection.dead_errors import DeadJobs
 from deferd.engine.inspection.failing import FailingTopics
 from deferd.engine.inspection.forecast import Forecasts, ScheduledRuns
 from deferd.engine.inspection.redriven_jobs import RedrivenJobs
+from deferd.engine.inspection.relays import RelayRegistry
 from deferd.engine.inspection.system import SystemReader
 from deferd.engine.job_batches import BulkThrottle
 from deferd.engine.movable_clock import MovableClock
@@ -228,6 +229,7 @@ class Engine:
             ),
             Acknowledgements(scripts, keys),
         )
+        self.relays = RelayRegistry(scripts, keys)
         self.system = SystemReader(store, scripts, keys, self.shelf)
 
     async def start(self) -> None:

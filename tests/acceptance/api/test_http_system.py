@@ -1,11 +1,14 @@
-"""Over HTTP: all topics at a glance, the system, the caller's key, and the reason of a pause."""
+"""Over HTTP: all topics at a glance, the system, relays, the caller's key, and the reason of a pause."""
 
 from __future__ import annotations
 
+import time
+
 import httpx
 
+from deferd import Client
 from tests.acceptance.api.keyed_service import KeysFile, call
-from tests.acceptance.http_calls import NO_TLS
+from tests.acceptance.http_calls import NO_TLS, moment
 from tests.acceptance.service_process import ServiceProcess
 from tests.waiting import wait_until
 
@@ -91,3 +94,27 @@ async def test_a_key_sees_itself_and_only_its_topics(service: ServiceProcess, ke
     assert (await call(service, "GET", "/system", token=few)).status == 403
     assert (await call(service, "GET", "/system", token=keys.tokens["read"])).status == 200
     assert (await call(service, "GET", "/key", token=keys.tokens["put"])).status == 403
+
+
+async def test_a_relay_reports_with_the_scope_put_and_is_listed(service: ServiceProcess, keys: KeysFile) -> None:
+    report = {"database": "db:5432/shop", "working": True, "rows": 12, "refused": 1, "lag": 0.25}
+    path, put, read = "/relays/shop-1:7", keys.tokens["put"], keys.tokens["read"]
+    assert (await call(service, "PUT", path, report, token=read)).status == 403
+    reported = await call(service, "PUT", path, report, token=put)
+    assert reported.status == 200
+    [listed] = (await call(service, "GET", "/relays", token=read)).json()["relays"]
+    assert listed == reported.json()
+    assert abs(moment(listed.pop("seen_at")) - time.time()) < 10
+    del report["working"]
+    assert listed == {"name": "shop-1:7", "state": "works", **report}
+    assert (await call(service, "GET", "/relays", token=keys.tokens["few"])).status == 403
+    wrong = {"lag": -1, "rows": 0.5, "refused": True, "working": 1, "database": "a\nb", "password": "x"}
+    refused = (await call(service, "PUT", path, wrong, token=put)).json()
+    assert sorted(error["field"] for error in refused["errors"]) == sorted(f"body.{name}" for name in wrong)
+
+
+def test_the_client_reports_a_relay_and_lists_it(shared_service: ServiceProcess) -> None:
+    with Client(shared_service.url, key="") as client:
+        reported = client.report_relay("mine", database="db:5432/mine", working=False, rows=0, refused=0, lag=0)
+        assert reported in client.relays()
+    assert (reported.state, reported.lag) == ("waits", 0)
