@@ -214,6 +214,7 @@ class Engine:
         self.failing = FailingTopics(scripts, keys)
         self.forecasts = Forecasts(scripts, keys, self.topic_list, scheduled_runs, self.shelf)
         self.dead_jobs = DeadJobs(scripts, keys, self.topic_list)
+        self.relays = RelayRegistry(scripts, keys)
         self.alerts = Alerts(
             AttentionReader(
                 store,
@@ -225,11 +226,11 @@ class Engine:
                 finish_rates=self.finish_rates,
                 failing=self.failing,
                 shelf=self.shelf,
+                relays=self.relays,
                 dead_retention_ms=dead_retention_ms,
             ),
             Acknowledgements(scripts, keys),
         )
-        self.relays = RelayRegistry(scripts, keys)
         self.system = SystemReader(store, scripts, keys, self.shelf)
 
     async def start(self) -> None:

@@ -18,21 +18,25 @@ RelayName = Annotated[
     StringConstraints(pattern=limits.ID_PATTERN),
     Field(description="Name of the relay, such as that of its machine with its process id.", examples=["shop-1:4711"]),
 ]
+RelayDatabase = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=limits.RELAY_DATABASE_MAX, pattern=limits.HEADER_TEXT_PATTERN),
+    Field(description="The database of the outbox as `host:port/name`, without user and password."),
+]
 
 
 class ReportRelay(StrictModel):
     """How a relay and its outbox are doing."""
 
-    database: Annotated[
-        str,
-        StringConstraints(min_length=1, max_length=limits.RELAY_DATABASE_MAX, pattern=limits.HEADER_TEXT_PATTERN),
-        Field(description="The database of the outbox as `host:port/name`, without user and password."),
-    ]
+    database: RelayDatabase
     working: bool = Field(
         strict=True, description="Whether this relay sends the outbox; `false`: it waits to take over from another."
     )
     rows: int = Field(
-        strict=True, ge=0, le=limits.RELAY_ROWS_MAX, description="Rows in the outbox; many of them may be an estimate."
+        strict=True,
+        ge=0,
+        le=limits.RELAY_ROWS_MAX,
+        description=f"Rows in the outbox; above {limits.OUTBOX_COUNTED} an estimate will do.",
     )
     refused: int = Field(
         strict=True, ge=0, le=limits.RELAY_ROWS_MAX, description="Rows that the service refused, and nobody handled."
@@ -69,7 +73,7 @@ class Relay(Response, frozen=True, kw_only=True):
         "`works`: it sends the outbox. `waits`: it takes over if the one that works ends. `silent`: it has not "
         "reported for half a minute, or another one works in its place.",
     ]
-    rows: Annotated[int, "Rows in the outbox; many of them may be an estimate."]
+    rows: Annotated[int, f"Rows in the outbox; an estimate above {limits.OUTBOX_COUNTED}."]
     refused: Annotated[int, "Rows that the service refused, and nobody handled."]
     lag: Annotated[float, "Age of the oldest row in the outbox in seconds; 0 without rows."]
     seen_at: Annotated[datetime, "When it reported."]
