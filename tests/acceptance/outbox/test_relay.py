@@ -9,8 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from deferd.client.errors import NoAnswer
+from deferd.client.errors import NoAnswer, UnexpectedAnswer
 from deferd.client.requests import ApiRequest
+from deferd.contract.errors import DeferdError, Unauthorized
 from deferd.outbox import relay, sending
 from deferd.outbox.sending import Reply
 from tests.acceptance.http_calls import Http, ok
@@ -20,6 +21,7 @@ from tests.waiting import until
 
 PUT = "SELECT deferd.put(%s, to_jsonb(%s::text), id => %s)"
 CANCEL = "SELECT deferd.cancel(%s, %s)"
+OF_RELAYS = "FROM pg_stat_activity WHERE application_name = 'deferd relay'"
 
 
 async def job_ids(http: Http) -> list[str]:
@@ -97,6 +99,24 @@ async def test_a_transaction_that_commits_late_is_not_skipped(
             slow.commit()
             await until_sent(database)
             assert "late" in await job_ids(http)
+
+
+async def test_a_prepared_transaction_is_found_behind_rows_that_were_sent_before_it(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "_POLL_S", 0.2)
+    with psycopg.connect(outbox_url) as other:
+        other.execute("SET LOCAL deferd.notify = 'off'")
+        other.execute(PUT, (http.topic, "", "prepared"))
+        other.execute("PREPARE TRANSACTION 'shop'")
+    async with relaying(outbox_url, shared_service.url):
+        for number in range(3):
+            database.execute(PUT, (http.topic, "", f"early-{number}"))
+            await until_sent(database)
+            await asyncio.sleep(0.2)  # for longer than a read goes back
+        database.execute("COMMIT PREPARED 'shop'")
+        await until_sent(database)
+    assert "prepared" in await job_ids(http)
 
 
 async def test_each_outcome_has_its_effect_and_stops_no_other_row(
@@ -233,6 +253,57 @@ async def test_rows_whose_response_was_lost_are_sent_again(
     assert refused(database) == {}
 
 
+@pytest.mark.parametrize(
+    "error",
+    [UnexpectedAnswer(404, "a wrong path", is_problem=True), UnexpectedAnswer(422, "a wrong server"), Unauthorized()],
+    ids=lambda error: str(error) or "no key",
+)
+async def test_responses_that_say_nothing_about_rows_refuse_none(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, topic: str, error: DeferdError
+) -> None:
+    replies: list[Reply[Any]] = [Reply(None, error, b"{}")]
+    service = WatchedService(shared_service.url, lambda _, reply: replies.pop() if replies else reply)
+    database.execute(PUT, (topic, "", "a"))
+    async with relaying(outbox_url, service):
+        await until_sent(database)
+    assert len(service.requests) == 2
+    assert refused(database) == {}
+
+
+async def test_a_call_that_a_proxy_finds_too_large_is_sent_in_parts(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, topic: str
+) -> None:
+    def refuse_large(request: ApiRequest[Any], reply: Reply[Any]) -> Reply[Any]:
+        is_large = len(request.body or b"") > 500
+        return Reply(None, UnexpectedAnswer(413, "too large for a proxy"), b"<html>") if is_large else reply
+
+    with database.transaction():
+        for job_id in ("a", "b", "c", "d", "e"):
+            database.execute(PUT, (topic, "x" * 1000 if job_id == "c" else "", job_id))
+    async with relaying(outbox_url, WatchedService(shared_service.url, refuse_large)):
+        await until_sent(database)
+    assert refused(database) == {"c": "unexpected_answer"}
+
+
+async def test_relays_report_to_the_service(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http
+) -> None:
+    async def states() -> dict[str, str]:
+        return {one["name"]: one["state"] for one in ok(await http.get("/relays"))["relays"] if one["name"] in names}
+
+    names = {f"{http.topic[:20]}-{letter}" for letter in "ab"}
+    first, second = sorted(names)
+    async with relaying(outbox_url, shared_service.url, name=first):
+        while await states() != {first: "works"}:
+            await asyncio.sleep(0.01)
+        async with relaying(outbox_url, shared_service.url, name=second):
+            while await states() != {first: "works", second: "waits"}:
+                await asyncio.sleep(0.01)
+    [report] = [one for one in ok(await http.get("/relays"))["relays"] if one["name"] == first]
+    assert report["database"] == outbox_url.rpartition("@")[2]
+    assert (report["state"], report["rows"], report["lag"]) == ("waits", 0, 0)
+
+
 async def test_rows_that_were_acknowledged_are_not_sent_again_after_the_connection_broke(
     shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http
 ) -> None:
@@ -256,15 +327,14 @@ async def test_nothing_is_sent_by_a_relay_that_may_have_lost_its_lock(
 ) -> None:
     monkeypatch.setattr(relay, "CONFIRMED_S", 0)
     reconnected: list[bool] = []
-    of_relays = "FROM pg_stat_activity WHERE application_name = 'deferd relay'"
     first = 0
 
     def break_connection(request: ApiRequest[Any], reply: Reply[Any]) -> Reply[Any]:
         nonlocal first
-        [pid] = database.execute(f"SELECT pid {of_relays}").fetchone() or [0]
+        [pid] = database.execute(f"SELECT pid {OF_RELAYS}").fetchone() or [0]
         if not first:
             first = pid
-            database.execute(f"SELECT pg_terminate_backend(pid, 5000) {of_relays}")
+            database.execute(f"SELECT pg_terminate_backend(pid, 5000) {OF_RELAYS}")
         else:
             reconnected.append(pid != first)
         return reply
