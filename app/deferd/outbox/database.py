@@ -14,6 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import args_row
 
 from deferd.contract.clocks import monotonic_s
+from deferd.contract.limits import OUTBOX_COUNTED
 from deferd.outbox.schema import VERSION
 
 if TYPE_CHECKING:
@@ -36,8 +37,6 @@ _CONNECTION: dict[str, Any] = {
     "tcp_user_timeout": 10_000,
 }
 """What a URL may override."""
-_COUNTED_ROWS = 10_000
-"""More rows are estimated: to count a million each time would take longer than to send some thousand."""
 _LOCK = int.from_bytes(b"relay", "big")
 """Key of the advisory lock that the relay which works holds."""
 
@@ -91,13 +90,13 @@ where position in (select * from held) and fields ->> 'on_conflict' = 'replace'
 _STATUS = """
 select
     case when counted <= %(most)s then counted else greatest(counted, estimated) end,
-    counted > %(most)s, refused,
+    refused,
     coalesce(greatest(extract(epoch from clock_timestamp() - oldest), 0), 0)::float8
 from
     (select count(*) as counted from (select from deferd.outbox limit %(most)s + 1) as first) as rows,
     (select coalesce(max(n_live_tup), 0) as estimated from pg_stat_all_tables where relid = 'deferd.outbox'::regclass)
         as statistics,
-    (select count(*) as refused from deferd.refused) as refusals,
+    (select count(*) as refused from (select from deferd.refused limit %(most)s + 1) as first) as refusals,
     (select max(written_at) as oldest from (select written_at from deferd.outbox order by position limit 1) as first)
         as oldest
 """
@@ -125,10 +124,12 @@ class Refusal(NamedTuple):
 
 
 class OutboxStatus(NamedTuple):
-    """How many rows wait; `is_estimate`: about so many. `lag_s` is the age of the oldest, 0 without rows."""
+    """How many rows wait, by an estimate if there are many, and how many were refused, counted only so far.
+
+    `lag_s` is the age of the oldest row, 0 without rows.
+    """
 
     rows: int
-    is_estimate: bool
     refused: int
     lag_s: float
 
@@ -232,7 +233,7 @@ class OutboxDatabase:
 
     async def status(self) -> OutboxStatus:
         """How much waits."""
-        return OutboxStatus(*await self._one(_STATUS, most=_COUNTED_ROWS))
+        return OutboxStatus(*await self._one(_STATUS, most=OUTBOX_COUNTED))
 
     async def _run(self, statement: str, *values: Any, **named: Any) -> None:
         await self._timed(self._connection.execute(statement, named or values))

@@ -11,14 +11,14 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import quote
 
 import psycopg
 
 from deferd.client.request_body import encode
-from deferd.client.requests import ApiRequest, read_nothing
+from deferd.client.requests import request_for
 from deferd.client.sender import RetryPolicy
 from deferd.contract.clocks import monotonic_s
+from deferd.contract.operations.relays import REPORT_RELAY
 from deferd.outbox.administration import DatabaseFailed, error_text
 from deferd.outbox.database import OutboxDatabase, OutboxMissing, OutboxRow, OutboxStatus, Worker, open_outbox
 from deferd.outbox.sending import CALL_S, LOG, RowSender, Service, Stopped
@@ -59,7 +59,7 @@ class Relay:
         self._stopped: asyncio.Future[Any]
         self._works = False
         self._own: Worker | None = None
-        self._status = OutboxStatus(0, False, 0, 0.0)
+        self._status = OutboxStatus(0, 0, 0.0)
         self._next_report_s = 0.0
         self._database_log = FailureLog("using the database of the outbox", LOG)
         self._report_log = FailureLog("reporting to the service", LOG)
@@ -91,7 +91,7 @@ class Relay:
                     self._works = False
                     self._database_log.failed(DatabaseFailed(error_text(error)))
                     if self._database_name:
-                        await self._report_if_due()
+                        await self._report_if_due(is_connected=False)
                     await self._sleep(_RECONNECT.pause_s(failures))
         finally:
             self._stopped.cancel()
@@ -110,7 +110,6 @@ class Relay:
             if is_first:
                 LOG.info("relay %s waits: another one works", self._name, extra=self._facts())
                 is_first = False
-            self._status = await self._database.status()
             self._database_log.succeeded()
             await self._report_if_due()
             await self._sleep(_POLL_S)
@@ -170,12 +169,12 @@ class Relay:
 
     async def _send_and_read_ahead(self, rows: Sequence[OutboxRow]) -> tuple[bool, list[OutboxRow]]:
         """Send rows; meanwhile, delete those before and read those behind them."""
-        ahead = asyncio.create_task(self._read_ahead())
-        try:
-            is_settled = await self._sender.send(rows)
-        finally:
-            await asyncio.wait({ahead})  # a statement ends by itself
-        return is_settled, ahead.result()
+        is_settled, ahead = await asyncio.gather(self._sender.send(rows), self._read_ahead(), return_exceptions=True)
+        if isinstance(is_settled, BaseException):
+            raise is_settled
+        if isinstance(ahead, BaseException):
+            raise ahead
+        return is_settled, ahead
 
     async def _read_ahead(self) -> list[OutboxRow]:
         await self._record()
@@ -237,13 +236,13 @@ class Relay:
 
     # Reports
 
-    async def _report_if_due(self) -> None:
+    async def _report_if_due(self, *, is_connected: bool = True) -> None:
         """Tell the service how this relay and its outbox are doing, every few seconds."""
         now_s = monotonic_s()
         if now_s < self._next_report_s:
             return
         self._next_report_s = now_s + _REPORT_S
-        if self._works:
+        if is_connected:
             self._status = await self._database.status()
         fields = {
             "database": self._database_name,
@@ -252,8 +251,7 @@ class Relay:
             "refused": self._status.refused,
             "lag": self._status.lag_s,
         }
-        request = ApiRequest("PUT", f"/relays/{quote(self._name, safe=':')}", read_nothing, body=encode(fields))
-        reply = await self._service.call(request)
+        reply = await self._service.call(request_for(REPORT_RELAY, self._name, body=encode(fields)))
         if reply.error is None:
             self._report_log.succeeded()
         else:

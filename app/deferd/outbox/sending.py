@@ -67,6 +67,9 @@ _FULL = RetryPolicy(first_pause_s=0.5, max_pause_s=10.0)
 _FORGOTTEN_S = 60.0
 """A topic whose rows were not tried for so long, though they could have been, begins a new wait when it is full."""
 _TRANSIENT_STATUSES = (401, 408, 429)
+_TOO_LARGE = 413
+_STATUSES_OF_ROWS = (403, 409, _TOO_LARGE, 422)
+"""Those of problems that a row may have. Others, such as that there is no such path, say that the URL is wrong."""
 _WITHOUT_EFFECT = {
     "put": (JobExists.code,),
     "cancel": (JobNotFound.code, JobReserved.code),
@@ -187,7 +190,7 @@ class RowSender:
         self._failures = 0
         self._log = FailureLog("sending rows of the outbox", LOG)
         self._full: dict[str, _FullTopic] = {}
-        self._left_topics: set[str | None] = set()
+        self._left_topics: set[str] = set()
         """Those that were full in this `send`. Of their rows, only cancels that end all before them are sent."""
         self._covered: dict[int, list[int]] = {}
         self._settled = 0
@@ -256,13 +259,13 @@ class RowSender:
                 if again:
                     groups.append(again)
                     await self._pause(StoreUnavailable(f"the service did not store {len(again)} of {len(part)} rows"))
-            elif reply.error is not None and _is_transient(reply.error):
+            elif _is_transient(error := _error_of(reply)):
                 groups.append(part)
-                if isinstance(reply.error, NoAnswer) and not isinstance(reply.error, Unreachable):
+                if isinstance(error, NoAnswer) and not isinstance(error, Unreachable) and len(part) > _LEAST_ROWS:
                     self._most_rows = max(len(part) // 2, _LEAST_ROWS)
-                await self._pause(reply.error)
+                await self._pause(error)
             elif len(part) == 1:
-                self._note_results(part, [_problem_of(reply)])
+                self._note_results(part, [_problem_of(error, reply.content)])
             else:
                 groups += [part[len(part) // 2 :], part[: len(part) // 2]]
 
@@ -346,8 +349,8 @@ class RowSender:
     async def _cancel_tag(self, row: OutboxRow) -> None:
         fields = json.loads(row.fields)
         tag, if_reserved = fields["tag"], fields["if_reserved"]
-        if self._full:  # puts with this tag may have been left behind
-            await self._drop_tagged([*self._full], tag, if_reserved, row.position)
+        if full := {*self._full, *self._left_topics}:  # puts with this tag may have been left behind
+            await self._drop_tagged([*full], tag, if_reserved, row.position)
         # Another database has the same positions.
         name = hashlib.blake2b(
             f"{row.position} {row.written_at.timestamp()} {tag}".encode(), digest_size=16
@@ -360,10 +363,10 @@ class RowSender:
                 if reply.result.complete:
                     self._note_done(row)
                     return
-            elif reply.error is not None and _is_transient(reply.error):
-                await self._pause(reply.error)
+            elif _is_transient(error := _error_of(reply)):
+                await self._pause(error)
             else:
-                self._note_refused(row, _problem_of(reply).fields)
+                self._note_refused(row, _problem_of(error, reply.content).fields)
                 return
 
 
@@ -414,21 +417,30 @@ def _outcome_of(row: OutboxRow, result: _RowResult) -> _Outcome:
         return _Outcome.FULL
     if status >= 500 or status in _TRANSIENT_STATUSES or code == NotYetAvailable.code:
         return _Outcome.AGAIN
-    if code in _WITHOUT_EFFECT[row.verb] and (row.verb != "put" or json.loads(row.fields)["on_conflict"] == "keep"):
+    if code in _WITHOUT_EFFECT[row.verb] and (row.verb != "put" or json.loads(row.fields).get("on_conflict") == "keep"):
         return _Outcome.WITHOUT_EFFECT
     return _Outcome.REFUSED
 
 
+def _error_of(reply: Reply[Any]) -> DeferdError:
+    assert reply.error is not None  # noqa: S101 (for mypy: there is no result)
+    return reply.error
+
+
 def _is_transient(error: DeferdError) -> bool:
     """Whether a whole call is to be sent again: the error says nothing about its rows."""
-    if isinstance(error, UnexpectedAnswer):
-        return not error.is_problem or error.status >= 500 or error.status in _TRANSIENT_STATUSES
+    if isinstance(error, UnexpectedAnswer):  # a proxy may find a call too large, too
+        return error.status not in _STATUSES_OF_ROWS or not (error.is_problem or error.status == _TOO_LARGE)
     return _RETRY.is_transient(error) or isinstance(error, Unauthorized | NotYetAvailable)
 
 
-def _problem_of(reply: Reply[Any]) -> _OwnResult:
+def _problem_of(error: DeferdError, content: bytes) -> _OwnResult:
     """The result of a row that was sent alone, from the problem document in the response."""
-    problem = parsed(reply.content)
+    problem: dict[str, Any]
+    if isinstance(error, UnexpectedAnswer) and not error.is_problem:
+        problem = {"status": error.status, "code": error.code, "detail": str(error)}
+    else:
+        problem = parsed(content)
     return _OwnResult(problem["status"], problem["code"], problem)
 
 

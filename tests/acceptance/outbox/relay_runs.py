@@ -1,0 +1,71 @@
+"""Relays in this process, for tests that see what they send and decide what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeVar
+
+import psycopg
+
+from deferd.client.requests import ApiRequest
+from deferd.outbox.relay import Relay
+from deferd.outbox.sending import Reply, Service
+from tests.waiting import until
+
+Result = TypeVar("Result")
+Database = psycopg.Connection[Any]
+STOP_S = 10.0
+
+
+class WatchedService(Service):
+    """Notes each request but reports; `after` gets it with its reply, and may return another one."""
+
+    def __init__(self, url: str, after: Callable[[ApiRequest[Any], Reply[Any]], Reply[Any]] | None = None) -> None:
+        super().__init__(url, key="", ca_file=None)
+        self._after = after
+        self.requests: list[ApiRequest[Any]] = []
+
+    async def call(self, request: ApiRequest[Result]) -> Reply[Result]:
+        """Send it, and note it."""
+        if request.path.startswith("/relays/"):
+            return await super().call(request)
+        self.requests.append(request)
+        reply = await super().call(request)
+        return reply if self._after is None else self._after(request, reply)
+
+    def sent(self) -> list[tuple[str, str]]:
+        """Method and path of the requests."""
+        return [(request.method, request.path) for request in self.requests]
+
+
+@contextlib.asynccontextmanager
+async def relaying(
+    url: str, service: Service | str, *, name: str | None = None, full_for_s: float = 600.0
+) -> AsyncIterator[None]:
+    """Run a relay; at the end it must end in order."""
+    if isinstance(service, str):
+        service = WatchedService(service)
+    stop = asyncio.Event()
+    run = asyncio.create_task(Relay(url, service, name=name, full_for_s=full_for_s).run(stop))
+    try:
+        yield
+    finally:
+        stop.set()
+        await asyncio.wait_for(run, STOP_S)
+
+
+def waiting(database: Database) -> list[str]:
+    """The ids of the rows in the outbox; that of a cancel by tag is None."""
+    return [row[0] for row in database.execute("SELECT id FROM deferd.outbox ORDER BY position").fetchall()]
+
+
+def refused(database: Database) -> dict[str, str]:
+    """The codes of the problems of refused rows, by id."""
+    return dict(database.execute("SELECT id, problem ->> 'code' FROM deferd.refused").fetchall())
+
+
+async def until_sent(database: Database) -> None:
+    """Wait until the outbox is empty."""
+    await until(lambda: not waiting(database), "all rows have been sent")

@@ -1,0 +1,360 @@
+"""What transactions have put into an outbox becomes jobs: each once, in order, and nothing that was rolled back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import psycopg
+import pytest
+
+from deferd.client.errors import NoAnswer, UnexpectedAnswer
+from deferd.client.requests import ApiRequest
+from deferd.contract.errors import DeferdError, Unauthorized
+from deferd.outbox import relay, sending
+from deferd.outbox.sending import Reply
+from tests.acceptance.http_calls import Http, ok
+from tests.acceptance.outbox.relay_runs import Database, WatchedService, refused, relaying, until_sent, waiting
+from tests.acceptance.service_process import ServiceProcess
+from tests.waiting import until
+
+PUT = "SELECT deferd.put(%s, to_jsonb(%s::text), id => %s)"
+CANCEL = "SELECT deferd.cancel(%s, %s)"
+OF_RELAYS = "FROM pg_stat_activity WHERE application_name = 'deferd relay'"
+
+
+async def job_ids(http: Http) -> list[str]:
+    jobs = ok(await http.get(http.topic_path("jobs"), params={"limit": 1000}))["jobs"]
+    return sorted(job["id"] for job in jobs)
+
+
+async def test_what_was_committed_becomes_jobs_and_what_was_rolled_back_does_not(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http
+) -> None:
+    service = WatchedService(shared_service.url)
+    put = "SELECT deferd.put(%s, '{\"order\": 1}', id => %s, delay => interval '1 hour', tags => array['x'])"
+    async with relaying(outbox_url, service):
+        with database.transaction():
+            database.execute(put, (http.topic, "kept"))
+            with database.transaction(force_rollback=True):
+                database.execute(put, (http.topic, "rolled-back-to-a-savepoint"))
+        with database.transaction(force_rollback=True):
+            database.execute(put, (http.topic, "rolled-back"))
+        await until_sent(database)
+        assert await job_ids(http) == ["kept"]
+        job = ok(await http.get(http.job_path("kept")))
+        assert (job["body"], job["tags"], job["state"]) == ({"order": 1}, ["x"], "delayed")
+
+        database.execute("SELECT deferd.reschedule(%s, 'kept', delay => '2 hours', body => '2')", (http.topic,))
+        await until_sent(database)
+        changed = ok(await http.get(http.job_path("kept")))
+        assert changed["body"] == 2
+        assert changed["due_at"] > job["due_at"]
+
+        database.execute(CANCEL, (http.topic, "kept"))
+        await until_sent(database)
+        assert await job_ids(http) == []
+    assert refused(database) == {}
+    assert database.execute("SELECT clean_stop FROM deferd.relay").fetchone() == (True,)
+
+
+async def test_the_calls_for_one_job_keep_their_order(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http
+) -> None:
+    topic = http.topic
+    with database.transaction():
+        for body in ("first", "second"):
+            database.execute(PUT, (topic, body, "again"))
+            database.execute("SELECT deferd.reschedule(%s, 'again', delay => '1 hour')", (topic,))
+            if body == "first":
+                database.execute(CANCEL, (topic, "again"))
+        database.execute(PUT, (topic, "gone", "gone"))
+        database.execute(CANCEL, (topic, "gone"))
+        database.execute("SELECT deferd.put(%s, '1', id => 'replaced', on_conflict => 'replace')", (topic,))
+        database.execute("SELECT deferd.put(%s, '2', id => 'replaced', on_conflict => 'replace')", (topic,))
+    service = WatchedService(shared_service.url)
+    async with relaying(outbox_url, service):
+        await until_sent(database)
+    assert await job_ids(http) == ["again", "replaced"]
+    again = ok(await http.get(http.job_path("again")))
+    assert (again["body"], again["state"]) == ("second", "delayed")
+    assert ok(await http.get(http.job_path("replaced")))["body"] == 2
+    put_ids = [
+        job["body"] for one in service.requests if one.path == "/jobs/batch" for job in json.loads(one.body)["jobs"]
+    ]
+    assert sorted(map(str, put_ids)) == ["1", "2", "second"], "no job comes to life that is cancelled already"
+
+
+async def test_a_transaction_that_commits_late_is_not_skipped(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http
+) -> None:
+    with psycopg.connect(outbox_url) as slow:
+        slow.execute(PUT, (http.topic, "", "late"))
+        async with relaying(outbox_url, shared_service.url):
+            for number in range(3):
+                database.execute(PUT, (http.topic, "", f"early-{number}"))
+                await until_sent(database)
+            assert await job_ids(http) == ["early-0", "early-1", "early-2"]
+            slow.commit()
+            await until_sent(database)
+            assert "late" in await job_ids(http)
+
+
+async def test_a_prepared_transaction_is_found_behind_rows_that_were_sent_before_it(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "_POLL_S", 0.2)
+    with psycopg.connect(outbox_url) as other:
+        other.execute("SET LOCAL deferd.notify = 'off'")
+        other.execute(PUT, (http.topic, "", "prepared"))
+        other.execute("PREPARE TRANSACTION 'shop'")
+    async with relaying(outbox_url, shared_service.url):
+        for number in range(3):
+            database.execute(PUT, (http.topic, "", f"early-{number}"))
+            await until_sent(database)
+            await asyncio.sleep(0.2)  # for longer than a read goes back
+        database.execute("COMMIT PREPARED 'shop'")
+        await until_sent(database)
+    assert "prepared" in await job_ids(http)
+
+
+async def test_each_outcome_has_its_effect_and_stops_no_other_row(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http
+) -> None:
+    topic = http.topic
+    await http.put_job("once", unique_for=60)
+    ok(await http.post(http.job_path("once", "finish"), json={"receipt": (await http.pop_one())["receipt"]}))
+    for job_id in ("held", "held-too"):
+        await http.reserve(job_id)
+    await http.put_job("there")
+    raw = "INSERT INTO deferd.outbox (verb, topic, id, fields) VALUES ('put', %s, %s, %s)"
+    with database.transaction():
+        for number in range(40):
+            database.execute(PUT, (topic, "", f"ok-{number}"))
+            if number % 16 == 3:
+                job_id = f"bad-{number}"
+                fields = {"topic": topic, "id": job_id, "on_conflict": "keep", "body": 1, "ttr": "\0"}
+                database.execute(raw, (topic, job_id, json.dumps(fields).replace("\\u0000", "no")))
+        database.execute("SELECT deferd.put(%s, id => 'there', on_conflict => 'keep')", (topic,))
+        database.execute("SELECT deferd.put(%s, id => 'once')", (topic,))
+        database.execute("SELECT deferd.put(%s, id => 'held-too', on_conflict => 'reject')", (topic,))
+        database.execute(CANCEL, (topic, "unknown"))
+        database.execute("SELECT deferd.cancel(%s, 'held', if_reserved => 'refuse')", (topic,))
+        database.execute("SELECT deferd.reschedule(%s, 'unknown-too', delay => '1 s')", (topic,))
+        database.execute("SELECT deferd.reschedule(%s, 'held-too', delay => '1 s')", (topic,))
+    async with relaying(outbox_url, shared_service.url):
+        await until_sent(database)
+        assert refused(database) == {
+            **{f"bad-{number}": "validation" for number in (3, 19, 35)},
+            "held-too": "job_exists",
+        }
+        ids = await job_ids(http)
+        assert {f"ok-{number}" for number in range(40)} <= {*ids}
+        assert {"held", "held-too", "there"} <= {*ids}
+        [problem] = database.execute("SELECT problem FROM deferd.refused WHERE id = 'bad-3'").fetchone() or [None]
+        assert problem["status"] == 422
+        assert problem["errors"][0]["field"] == "body.jobs.0.ttr"
+
+
+async def test_rows_of_a_full_topic_wait_and_others_go_on(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http
+) -> None:
+    other = f"{http.topic}-other"
+    ok(await http.put(http.topic_path(), json={"max_jobs": 1}))
+    await http.put_job("first")
+    async with relaying(outbox_url, shared_service.url):
+        with database.transaction():
+            database.execute(PUT, (http.topic, "1", "second"))
+            database.execute("SELECT deferd.put(%s, id => 'tagged', tags => array[%s])", (http.topic, http.topic))
+            database.execute(PUT, (other, "", "elsewhere"))
+            database.execute(PUT, (http.topic, "2", "third"))
+            database.execute(CANCEL, (http.topic, "third"))
+        await until(lambda: waiting(database) == ["second", "tagged"], "the rows that fit were sent")
+        assert ok(await http.get(f"/jobs/{other}/elsewhere"))["state"] == "ready"
+
+        database.execute("SELECT deferd.cancel_tag(%s)", (http.topic,))
+        await until(lambda: waiting(database) == ["second"], "the cancel took back what waited")
+        ok(await http.delete(http.job_path("first")))
+        await until_sent(database)
+    assert await job_ids(http) == ["second"]
+    assert refused(database) == {}
+
+
+async def test_rows_of_a_topic_that_is_full_for_too_long_are_refused(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http
+) -> None:
+    ok(await http.put(http.topic_path(), json={"max_jobs": 1}))
+    with database.transaction():
+        for job_id in ("a", "b", "c"):
+            database.execute(PUT, (http.topic, "", job_id))
+    async with relaying(outbox_url, shared_service.url, full_for_s=0.2):
+        await until_sent(database)
+    assert await job_ids(http) == ["a"]
+    assert refused(database) == {"b": "topic_full", "c": "topic_full"}
+
+
+async def test_a_cancel_by_tag_cancels_what_was_put_before_it_and_nothing_else(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "_TAGGED_JOBS", 2)
+    put = "SELECT deferd.put(%s, id => %s, tags => array[%s])"
+    with database.transaction():
+        for job_id in ("a", "b", "c", "d", "e"):
+            database.execute(put, (http.topic, job_id, http.topic))
+        database.execute("SELECT deferd.cancel_tag(%s)", (http.topic,))
+        database.execute(put, (http.topic, "e", http.topic))
+        database.execute(put, (http.topic, "f", http.topic))
+    service = WatchedService(shared_service.url)
+    async with relaying(outbox_url, service):
+        await until_sent(database)
+    assert await job_ids(http) == ["e", "f"]
+    assert service.sent().count(("POST", "/jobs/cancel")) >= 3, "it was repeated until it was complete"
+
+
+async def test_many_rows_are_sent_in_their_order(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http
+) -> None:
+    with database.transaction():
+        database.execute(
+            "SELECT deferd.put(%s, to_jsonb(i), id => 'j' || i) FROM generate_series(1, 2500) i", (http.topic,)
+        )
+        database.execute("SELECT deferd.cancel(%s, 'j' || i) FROM generate_series(1, 2490) i", (http.topic,))
+        database.execute("SELECT deferd.put(%s, '0', id => 'j' || i) FROM generate_series(1, 5) i", (http.topic,))
+    async with relaying(outbox_url, shared_service.url):
+        await until_sent(database)
+    assert await job_ids(http) == sorted(f"j{number}" for number in (*range(1, 6), *range(2491, 2501)))
+    assert ok(await http.get(http.job_path("j1")))["body"] == 0
+    assert refused(database) == {}
+
+
+async def test_rows_whose_response_was_lost_are_sent_again(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http
+) -> None:
+    lost: list[str] = []
+
+    def lose_the_first(request: ApiRequest[Any], reply: Reply[Any]) -> Reply[Any]:
+        if request.path in lost:
+            return reply
+        lost.append(request.path)
+        return Reply(None, NoAnswer("lost"), b"")
+
+    with database.transaction():
+        for job_id in ("a", "b"):
+            database.execute("SELECT deferd.put(%s, id => %s, tags => array[%s])", (http.topic, job_id, http.topic))
+        database.execute("SELECT deferd.reschedule(%s, 'a', delay => '1 h')", (http.topic,))
+        database.execute("SELECT deferd.cancel_tag('another')")
+        database.execute(CANCEL, (http.topic, "b"))
+    service = WatchedService(shared_service.url, lose_the_first)
+    async with relaying(outbox_url, service):
+        await until_sent(database)
+    assert len(lost) == 4
+    assert await job_ids(http) == ["a"]
+    assert refused(database) == {}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [UnexpectedAnswer(404, "a wrong path", is_problem=True), UnexpectedAnswer(422, "a wrong server"), Unauthorized()],
+    ids=lambda error: str(error) or "no key",
+)
+async def test_responses_that_say_nothing_about_rows_refuse_none(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, topic: str, error: DeferdError
+) -> None:
+    replies: list[Reply[Any]] = [Reply(None, error, b"{}")]
+    service = WatchedService(shared_service.url, lambda _, reply: replies.pop() if replies else reply)
+    database.execute(PUT, (topic, "", "a"))
+    async with relaying(outbox_url, service):
+        await until_sent(database)
+    assert len(service.requests) == 2
+    assert refused(database) == {}
+
+
+async def test_a_call_that_a_proxy_finds_too_large_is_sent_in_parts(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, topic: str
+) -> None:
+    def refuse_large(request: ApiRequest[Any], reply: Reply[Any]) -> Reply[Any]:
+        is_large = len(request.body or b"") > 500
+        return Reply(None, UnexpectedAnswer(413, "too large for a proxy"), b"<html>") if is_large else reply
+
+    with database.transaction():
+        for job_id in ("a", "b", "c", "d", "e"):
+            database.execute(PUT, (topic, "x" * 1000 if job_id == "c" else "", job_id))
+    async with relaying(outbox_url, WatchedService(shared_service.url, refuse_large)):
+        await until_sent(database)
+    assert refused(database) == {"c": "unexpected_answer"}
+
+
+async def test_relays_report_to_the_service(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http
+) -> None:
+    async def states() -> dict[str, str]:
+        return {one["name"]: one["state"] for one in ok(await http.get("/relays"))["relays"] if one["name"] in names}
+
+    names = {f"{http.topic[:20]}-{letter}" for letter in "ab"}
+    first, second = sorted(names)
+    async with relaying(outbox_url, shared_service.url, name=first):
+        while await states() != {first: "works"}:
+            await asyncio.sleep(0.01)
+        async with relaying(outbox_url, shared_service.url, name=second):
+            while await states() != {first: "works", second: "waits"}:
+                await asyncio.sleep(0.01)
+    [report] = [one for one in ok(await http.get("/relays"))["relays"] if one["name"] == first]
+    assert report["database"] == outbox_url.rpartition("@")[2]
+    assert (report["state"], report["rows"], report["lag"]) == ("waits", 0, 0)
+
+
+async def test_rows_that_were_acknowledged_are_not_sent_again_after_the_connection_broke(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http
+) -> None:
+    def break_connection(request: ApiRequest[Any], reply: Reply[Any]) -> Reply[Any]:
+        database.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'deferd relay'"
+        )
+        return reply
+
+    service = WatchedService(shared_service.url, break_connection)
+    with database.transaction():
+        database.execute(PUT, (http.topic, "", "a"))
+    async with relaying(outbox_url, service):
+        await until_sent(database)
+        assert await job_ids(http) == ["a"]
+        assert service.sent() == [("POST", "/jobs/batch")]
+
+
+async def test_nothing_is_sent_by_a_relay_that_may_have_lost_its_lock(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "CONFIRMED_S", 0)
+    reconnected: list[bool] = []
+    first = 0
+
+    def break_connection(request: ApiRequest[Any], reply: Reply[Any]) -> Reply[Any]:
+        nonlocal first
+        [pid] = database.execute(f"SELECT pid {OF_RELAYS}").fetchone() or [0]
+        if not first:
+            first = pid
+            database.execute(f"SELECT pg_terminate_backend(pid, 5000) {OF_RELAYS}")
+        else:
+            reconnected.append(pid != first)
+        return reply
+
+    service = WatchedService(shared_service.url, break_connection)
+    with database.transaction():
+        for body in ("1", "2", "3"):
+            put = "SELECT deferd.put(%s, %s::jsonb, id => 'a', on_conflict => 'replace')"
+            database.execute(put, (http.topic, body))
+    async with relaying(outbox_url, service):
+        await until_sent(database)
+    assert reconnected == [True, True]
+    assert ok(await http.get(http.job_path("a")))["body"] == 3
+
+
+async def test_a_relay_stops_while_the_service_does_not_respond(outbox_url: str, database: Database) -> None:
+    database.execute(PUT, ("topic", "", "a"))
+    service = WatchedService("http://127.0.0.1:9")
+    async with relaying(outbox_url, service):
+        await until(lambda: len(service.requests) > 1, "it tries")
+        stopping_at = asyncio.get_running_loop().time()
+    assert asyncio.get_running_loop().time() - stopping_at < 5
+    assert waiting(database) == ["a"]

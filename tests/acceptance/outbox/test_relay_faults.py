@@ -1,0 +1,109 @@
+"""Relays, their database and the service end and come back: nothing is lost, and one relay works at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from deferd.outbox import relay
+from deferd.outbox.schema import schema_sql
+from tests.acceptance.http_calls import Http, ok
+from tests.acceptance.outbox.relay_runs import WatchedService, relaying, until_sent, waiting
+from tests.acceptance.service_process import ServiceProcess
+from tests.acceptance.worker.worker_process import WorkerProcess
+from tests.ports import free_port
+from tests.postgresql import PostgresServer
+from tests.waiting import until
+
+PUT = "SELECT deferd.put(%s, id => %s)"
+
+
+@pytest.fixture
+def short_takeover(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "TAKEOVER_S", 0.5)
+
+
+@pytest.mark.usefixtures("short_takeover")
+async def test_another_relay_takes_over_when_the_one_that_works_is_killed(
+    shared_service: ServiceProcess,
+    outbox_url: str,
+    database: psycopg.Connection,
+    http: Http,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "deferd.relay")
+    command = ("relay", outbox_url, "--url", shared_service.url, "--name")
+    with WorkerProcess(*command, "first", module="deferd") as first:
+        await asyncio.to_thread(first.wait_for, "works on")
+        second = WatchedService(shared_service.url)
+        async with relaying(outbox_url, second, name="second"):
+            await until(lambda: "another one works" in caplog.text, "the second one waits")
+            database.execute(PUT, (http.topic, "a"))
+            await until_sent(database)
+            assert second.sent() == []
+            first.send(signal.SIGKILL)
+            database.execute(PUT, (http.topic, "b"))
+            await until_sent(database)
+            assert second.sent() == [("POST", "/jobs/batch")]
+            assert "takes over from first" in caplog.text
+
+    with WorkerProcess(*command, "third", module="deferd") as third:  # the second one ended in order: without waiting
+        await asyncio.to_thread(third.wait_for, "third works on")
+        assert "takes over" not in "".join(third.lines)
+        database.execute(PUT, (http.topic, "c"))
+        await until_sent(database)
+        third.send(signal.SIGTERM)
+        assert await asyncio.to_thread(third.wait) == 0
+    for job_id in ("a", "b", "c"):
+        assert ok(await http.get(http.job_path(job_id)))["state"] == "ready"
+
+
+async def test_a_relay_outlasts_a_crash_of_its_database(shared_service: ServiceProcess, http: Http) -> None:
+    with PostgresServer() as server:
+        url = server.database(schema_sql())
+        async with relaying(url, shared_service.url):
+            with psycopg.connect(url, autocommit=True) as database:
+                database.execute(PUT, (http.topic, "before"))
+                await until_sent(database)
+            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(server.start)
+            with psycopg.connect(url, autocommit=True) as database:
+                database.execute(PUT, (http.topic, "after"))
+                await until_sent(database)
+    for job_id in ("before", "after"):
+        assert ok(await http.get(http.job_path(job_id)))["state"] == "ready"
+
+
+async def test_rows_wait_while_the_service_is_down(
+    outbox_url: str, database: psycopg.Connection, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = ServiceProcess(tmp_path, port=free_port(), preloaded=True)
+    async with relaying(outbox_url, service.url):
+        database.execute(PUT, ("topic", "a"))
+        await until(lambda: "sending rows of the outbox failed" in caplog.text, "it has tried")
+        database.execute("SELECT deferd.put('topic', id => 'b')")
+        assert waiting(database) == ["a", "b"]
+        await asyncio.to_thread(service.start)
+        try:
+            await until_sent(database)
+        finally:
+            await asyncio.to_thread(service.__exit__, None, None, None)
+
+
+async def test_a_relay_waits_for_the_schema(
+    shared_service: ServiceProcess, postgres: PostgresServer, http: Http, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = postgres.database()
+    try:
+        async with relaying(url, shared_service.url):
+            await until(lambda: "`deferd outbox init`" in caplog.text, "it says what to do")
+            with psycopg.connect(url, autocommit=True) as database:
+                database.execute(schema_sql())
+                database.execute(PUT, (http.topic, "a"))
+                await until_sent(database)
+    finally:
+        postgres.drop(url)
