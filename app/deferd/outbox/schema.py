@@ -48,6 +48,18 @@ _MORE: Final = {
 """What the JSON schema of a list or an object can't say, by the name of the field."""
 
 
+NO_OUTBOX: Final = "the database has no outbox: make it by `deferd outbox init`"
+
+
+def version_problem(version: int | None) -> str | None:
+    """Why an outbox of this version can't be used; None if it can."""
+    if version is None:
+        return NO_OUTBOX
+    if version > VERSION:
+        return f"the outbox of the database has version {version}, and this deferd knows {VERSION}: upgrade deferd"
+    return None
+
+
 def schema_sql() -> str:
     """The SQL that makes or upgrades the schema `deferd`; it is to run in one transaction."""
     changes = [name for name in _CHANGE["properties"] if name not in _OWN]
