@@ -60,7 +60,8 @@ def test_databases_that_cannot_be_used_are_tried_again_and_stop_nothing(
 ) -> None:
     later_url = postgres.database()
     urls = f"postgresql://u:{PASSWORD}@127.0.0.1:1/none {with_password(later_url)} {with_password(outbox_url)}"
-    with running_service(data_dir=tmp_path, DEFERD_RELAY=urls) as service, Client(service.url, key="") as client:
+    variables = {"DEFERD_RELAY": urls, "DEFERD_LOG_LEVEL": "debug"}
+    with running_service(data_dir=tmp_path, **variables) as service, Client(service.url, key="") as client:
         database.execute(PUT, (1, "a"))
         wait_until(lambda: not waiting(database), WITHIN_S, "the outbox that is there is sent")
         with psycopg.connect(later_url, autocommit=True) as later:
@@ -90,7 +91,7 @@ def test_a_wrong_url_refuses_the_start(urls: str, reason: str, tmp_path: Path) -
     assert ran.returncode == 2
     assert reason in ran.stderr
     assert "--relay (DEFERD_RELAY)" in ran.stderr
-    assert PASSWORD not in ran.stderr
+    assert PASSWORD not in ran.stderr + run_in_process("config", "--relay", urls).stdout
 
 
 def test_without_psycopg_the_start_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
