@@ -57,18 +57,26 @@ async def serve_application(
     last_good: LastGoodCredentials = LastGoodCredentials(),  # noqa: B008 (it is frozen)
     resp_listener: socket.socket | None = None,
     shelf_socket: Path | None = None,
+    runs_relays: bool = True,
 ) -> None:
     """Run the application on the socket until a stop signal has been handled.
 
     `resp_listener` is the socket for the Redis protocol, if that is to be served; `shelf_socket` is where the shelf is
-    called, if there is one. Keys and certificate come from
+    called, if there is one. With `runs_relays` false another process runs the relays. Keys and certificate come from
     `last_good` while their files are invalid.
 
     Raises:
         CannotServe: the application does not start, or the certificate cannot be used.
     """
     with tracing(settings):
-        application = create_app(settings, store_url, last_good.keys, console=Console, shelf_socket=shelf_socket)
+        application = create_app(
+            settings,
+            store_url,
+            last_good.keys,
+            console=Console,
+            shelf_socket=shelf_socket,
+            runs_relays=runs_relays,
+        )
         server = _HttpServer(application, settings, on_started, last_good)
         signals.on_stop, signals.on_force = server.stop, server.force
         await server.serve_until_stopped(listener, resp_listener)
