@@ -211,10 +211,10 @@ GET_NOW = Operation(
     description=(
         "Lists what needs a person, the most urgent first: topics without consumers or behind, push targets and "
         "attempts that fail, jobs that died within the last hour, pauses that hold jobs back, a timer or a shelf that "
-        "is late, a store that is down in part. Each alert has a `code` and facts for programs, and a `text` for "
-        "people. An empty list means that nothing needs attention. `next_due_at` is when the next job is due, and "
-        "`next_due_jobs` how many are due in that second. With `topics`: only alerts of these topics, and of the "
-        "store. The response may be up to 5 seconds old."
+        "is late, outboxes that nobody sends, a store that is down in part. Each alert has a `code` and facts for "
+        "programs, and a `text` for people. An empty list means that nothing needs attention. `next_due_at` is when "
+        "the next job is due, and `next_due_jobs` how many are due in that second. With `topics`: only alerts of these "
+        "topics, of the store and, for keys that match all topics, of outboxes. The response may be up to 5 seconds old."
     ),
     response=Now,
     response_description="The alerts.",
