@@ -214,7 +214,8 @@ GET_NOW = Operation(
         "is late, outboxes that nobody sends, a store that is down in part. Each alert has a `code` and facts for "
         "programs, and a `text` for people. An empty list means that nothing needs attention. `next_due_at` is when "
         "the next job is due, and `next_due_jobs` how many are due in that second. With `topics`: only alerts of these "
-        "topics, of the store and, for keys that match all topics, of outboxes. The response may be up to 5 seconds old."
+        "topics, of the store and, for keys that match all topics, of outboxes. The response may be up to 5 seconds "
+        "old."
     ),
     response=Now,
     response_description="The alerts.",
