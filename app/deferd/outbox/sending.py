@@ -2,7 +2,7 @@
 
 The order matters for the rows of one job: they go one after the other, in waves in which each job occurs once. A cancel
 by tag is a barrier: it goes when all rows before it are done, and those behind it follow. What precedes a cancel of the
-same job is not sent at all, so that a crash never brings the job to life for a moment.
+same job, or a put a cancel by its tag, is not sent at all: else a crash could bring the job to life for a moment.
 
 ===========================================  ==================================================================
 response                                     outcome
@@ -20,15 +20,15 @@ another problem of a whole call              its halves are sent by themselves, 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from enum import Enum
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from deferd.client.async_transport import AsyncTransport
 from deferd.client.errors import NoAnswer, UnexpectedAnswer, Unreachable
+from deferd.client.job_requests import new_id
 from deferd.client.requests import ApiRequest, parsed, request_for
 from deferd.client.sender import RetryPolicy
 from deferd.client.transport import HttpSettings, Transport
@@ -65,7 +65,7 @@ _TAGGED_JOBS = 5000
 _RETRY = RetryPolicy(first_pause_s=0.1, max_pause_s=2.0, heeds_proxies=False)
 _FULL = RetryPolicy(first_pause_s=0.5, max_pause_s=10.0)
 _FORGOTTEN_S = 60.0
-"""A topic whose rows were not tried for so long, though they could have been, begins a new wait when it is full."""
+"""After so long a time without an attempt, the time for which a topic has been full begins again."""
 _TRANSIENT_STATUSES = (401, 408, 429)
 _TOO_LARGE = 413
 _STATUSES_OF_ROWS = (403, 409, _TOO_LARGE, 422)
@@ -351,11 +351,8 @@ class RowSender:
         tag, if_reserved = fields["tag"], fields["if_reserved"]
         if full := {*self._full, *self._left_topics}:  # puts with this tag may have been left behind
             await self._drop_tagged([*full], tag, if_reserved, row.position)
-        # Another database has the same positions.
-        name = hashlib.blake2b(
-            f"{row.position} {row.written_at.timestamp()} {tag}".encode(), digest_size=16
-        ).hexdigest()
-        call = {"select": {"tag": tag}, "if_reserved": if_reserved, "limit": _TAGGED_JOBS, "request_id": name}
+        # With the id of an earlier call it would spare the puts before it that are sent again, too.
+        call = {"select": {"tag": tag}, "if_reserved": if_reserved, "limit": _TAGGED_JOBS, "request_id": new_id()}
         request = request_for(CANCEL_SELECTED_JOBS, body=json.dumps(call).encode(), repeatable=True)
         while True:
             reply = await self._call(request)
@@ -375,19 +372,39 @@ def _without_cancelled(rows: Sequence[OutboxRow]) -> tuple[Sequence[OutboxRow], 
     if all([row.verb == "put" for row in rows]):  # noqa: C419 (takes half the time)
         return rows, {}
     cancels: dict[tuple[str | None, str | None], int] = {}
+    tags: dict[str, int] = {}
+    retagged: set[tuple[str | None, str | None]] = set()
     covered: dict[int, list[int]] = {}
     left: list[OutboxRow] = []
     for row in reversed(rows):
-        cancel = cancels.get((row.topic, row.id))
+        job = (row.topic, row.id)
+        cancel = None
         if row.verb == "cancel":
             if _ends_all(row):
-                cancels[row.topic, row.id] = row.position
-        elif cancel is not None and row.verb != "cancel_tag":
+                cancels[job] = row.position
+        elif row.verb == "cancel_tag":
+            tags[json.loads(row.fields)["tag"]] = row.position
+        else:
+            cancel = cancels.get(job)
+            if cancel is None and tags and '"tags"' in row.fields:
+                if row.verb == "reschedule":
+                    retagged.add(job)
+                elif job not in retagged:
+                    cancel = _cancel_by_tag(row, tags)
+        if cancel is None:
+            left.append(row)
+        else:
             covered.setdefault(cancel, []).append(row.position)
-            continue
-        left.append(row)
     left.reverse()
     return left, covered
+
+
+def _cancel_by_tag(put: OutboxRow, tags: Mapping[str, int]) -> int | None:
+    """The position of a later cancel by tag that makes the put needless; one that replaces a job is not."""
+    fields = json.loads(put.fields)
+    if fields.get("on_conflict") == "replace":
+        return None
+    return next((tags[tag] for tag in fields.get("tags") or () if tag in tags), None)
 
 
 def _ends_all(row: OutboxRow) -> bool:

@@ -101,22 +101,39 @@ async def test_a_transaction_that_commits_late_is_not_skipped(
             assert "late" in await job_ids(http)
 
 
-async def test_a_prepared_transaction_is_found_behind_rows_that_were_sent_before_it(
-    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http, monkeypatch: pytest.MonkeyPatch
+SLOW = """
+CREATE FUNCTION commit_slowly() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.5); RETURN NULL; END';
+CREATE CONSTRAINT TRIGGER later AFTER INSERT ON deferd.outbox DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW WHEN (NEW.id = 'slow') EXECUTE FUNCTION commit_slowly();
+"""
+
+
+@pytest.mark.parametrize("is_prepared", [True, False], ids=["prepared", "slow trigger"])
+async def test_a_cancel_does_not_overtake_a_put_whose_commit_was_slow(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http, *, is_prepared: bool
 ) -> None:
-    monkeypatch.setattr(relay, "_POLL_S", 0.2)
+    database.execute(SLOW)
     with psycopg.connect(outbox_url) as other:
-        other.execute("SET LOCAL deferd.notify = 'off'")
-        other.execute(PUT, (http.topic, "", "prepared"))
-        other.execute("PREPARE TRANSACTION 'shop'")
-    async with relaying(outbox_url, shared_service.url):
-        for number in range(3):
-            database.execute(PUT, (http.topic, "", f"early-{number}"))
+        async with relaying(outbox_url, shared_service.url):
+            other.execute(PUT, (http.topic, "", "prepared" if is_prepared else "slow"))
+            if is_prepared:
+                other.execute("SET LOCAL deferd.notify = 'off'")
+                commit: asyncio.Future[Any] = asyncio.ensure_future(asyncio.sleep(0.5))
+                other.execute("PREPARE TRANSACTION 'shop'")
+            else:
+                commit = asyncio.ensure_future(asyncio.to_thread(other.commit))
+            number = 0
+            while not commit.done():  # meanwhile others get later positions and are sent
+                number += 1
+                database.execute(PUT, (http.topic, "", f"early-{number}"))
+                await asyncio.sleep(0.01)
             await until_sent(database)
-            await asyncio.sleep(0.2)  # for longer than a read goes back
-        database.execute("COMMIT PREPARED 'shop'")
-        await until_sent(database)
-    assert "prepared" in await job_ids(http)
+            if is_prepared:
+                database.execute("COMMIT PREPARED 'shop'")
+            database.execute(CANCEL, (http.topic, "prepared" if is_prepared else "slow"))
+            await until_sent(database)
+    assert number > 5
+    assert await job_ids(http) == sorted(f"early-{one + 1}" for one in range(number))
 
 
 async def test_each_outcome_has_its_effect_and_stops_no_other_row(
@@ -226,17 +243,21 @@ async def test_a_cancel_by_tag_cancels_what_was_put_before_it_and_nothing_else(
     shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sending, "_TAGGED_JOBS", 2)
-    put = "SELECT deferd.put(%s, id => %s, tags => array[%s])"
+    put = "SELECT deferd.put(%s, id => %s, tags => array[%s], on_conflict => %s)"
     with database.transaction():
         for job_id in ("a", "b", "c", "d", "e"):
-            database.execute(put, (http.topic, job_id, http.topic))
+            database.execute(put, (http.topic, job_id, http.topic, "replace"))
+        database.execute(put, (http.topic, "never-sent", http.topic, "keep"))
+        database.execute(put, (http.topic, "no-longer-tagged", http.topic, "keep"))
+        database.execute("SELECT deferd.reschedule(%s, 'no-longer-tagged', tags => '{}')", (http.topic,))
         database.execute("SELECT deferd.cancel_tag(%s)", (http.topic,))
-        database.execute(put, (http.topic, "e", http.topic))
-        database.execute(put, (http.topic, "f", http.topic))
+        database.execute(put, (http.topic, "e", http.topic, "keep"))
+        database.execute(put, (http.topic, "f", http.topic, "keep"))
     service = WatchedService(shared_service.url)
     async with relaying(outbox_url, service):
         await until_sent(database)
-    assert await job_ids(http) == ["e", "f"]
+    assert await job_ids(http) == ["e", "f", "no-longer-tagged"]
+    assert not any(b"never-sent" in (one.body or b"") for one in service.requests)
     assert service.sent().count(("POST", "/jobs/cancel")) >= 3, "it was repeated until it was complete"
 
 
