@@ -332,6 +332,7 @@ declare
     has_id boolean := id is not null;
     path text;
     value jsonb;
+    item record;
     due text := case when delay is not null or run_at is not null then deferd.due(delay, run_at) end;
 begin
 {check_topic}
@@ -392,6 +393,7 @@ declare
     due text := case when delay is not null or run_at is not null then deferd.due(delay, run_at) end;
     name text;
     value jsonb;
+    item record;
 begin
 {check_topic}
 {check_id}
