@@ -23,6 +23,10 @@ _SCHEMA_LOCK: Final = int.from_bytes(b"schema", "big")
 """Key of the advisory lock under which the schema is made."""
 SLEEP_LOCK: Final = int.from_bytes(b"sleep", "big")
 """Key of the advisory lock that a relay holds while it sleeps: commits then notify it."""
+COMMIT_LOCK: Final = int.from_bytes(b"commit", "big")
+"""Key of the advisory lock that commits hold, shared, if they can't hold the SLEEP_LOCK so. A relay sees by both which
+commits are under way.
+"""
 _VERBS: Final = ("put", "reschedule", "cancel", "cancel_tag")
 
 Schema = Mapping[str, Any]
@@ -85,6 +89,7 @@ def schema_sql() -> str:
         "version": str(VERSION),
         "schema_lock": str(_SCHEMA_LOCK),
         "sleep_lock": str(SLEEP_LOCK),
+        "commit_lock": str(COMMIT_LOCK),
         "header_text": _quoted(limits.HEADER_TEXT_PATTERN),
         "check_topic": f"    perform deferd.check_name('topic', topic, {_shape(limits.TOPIC_PATTERN)});",
         "check_id": f"    perform deferd.check_name('id', id, {_shape(limits.ID_PATTERN)});",

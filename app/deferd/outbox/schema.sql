@@ -57,17 +57,19 @@ insert into deferd.relay default values on conflict do nothing;
 -- sleep can't begin to before this commit has ended, because the commit holds the lock then. To notify each time would
 -- be simpler, but commits that notify wait for each other until they are on the disk. PREPARE TRANSACTION refuses those:
 -- such a transaction sets `deferd.notify` to off, and the relay finds its rows when it looks by itself, each second.
+-- The transaction has one of the locks before it has a position: by that the relay knows which rows may still appear.
 -- The table is nearly empty most of the time: without the setting a session would plan to read it as a whole for each
 -- row, and keep that plan while the table grows.
 create or replace function deferd.at_commit() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $body$
 begin
-    update deferd.outbox set position = nextval('deferd.outbox_position') where position = new.position;
-    if not pg_try_advisory_xact_lock_shared({sleep_lock})
-        and current_setting('deferd.notify', true) is distinct from 'off'
-    then
-        perform pg_notify('deferd_outbox', '');
+    if not pg_try_advisory_xact_lock_shared({sleep_lock}) then
+        perform pg_advisory_xact_lock_shared({commit_lock});  -- nobody has it alone, so this does not wait
+        if current_setting('deferd.notify', true) is distinct from 'off' then
+            perform pg_notify('deferd_outbox', '');
+        end if;
     end if;
+    update deferd.outbox set position = nextval('deferd.outbox_position') where position = new.position;
     return null;
 end
 $body$;
