@@ -15,7 +15,7 @@ from psycopg.rows import args_row
 
 from deferd.contract.clocks import monotonic_s
 from deferd.contract.limits import OUTBOX_COUNTED
-from deferd.outbox.schema import VERSION
+from deferd.outbox.schema import NO_OUTBOX, version_problem
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -66,6 +66,13 @@ order by position
 """
 _BEGIN = """
 update deferd.relay set name = %s, since = clock_timestamp(), clean_stop = false returning name, since, clean_stop
+"""
+_IS_LOCKED = """
+select exists (
+    select from pg_locks
+    where locktype = 'advisory' and classid = %s and objid = %s and objsubid = 1 and granted
+        and database = (select oid from pg_database where datname = current_database())
+)
 """
 _DELETE = "delete from deferd.outbox where position = any (%s::bigint[])"
 _REFUSE = """
@@ -152,8 +159,10 @@ class OutboxDatabase:
     Each raises psycopg.Error or TimeoutError when the connection breaks, or the database does not respond in time.
     """
 
-    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+    def __init__(self, connection: psycopg.AsyncConnection[Any], version: int) -> None:
         self._connection = connection
+        self.version = version
+        """Of the schema."""
         self._loop = asyncio.get_running_loop()
         self._notified = asyncio.Event()
         connection.add_notify_handler(lambda _: self._notified.set())
@@ -180,6 +189,10 @@ class OutboxDatabase:
     async def worker(self) -> Worker:
         """The relay that works now, or did last."""
         return Worker(*await self._one("select name, since, clean_stop from deferd.relay"))
+
+    async def is_worked_on(self) -> bool:
+        """Whether a relay works now."""
+        return bool((await self._one(_IS_LOCKED, _LOCK >> 32, _LOCK & 0xFFFFFFFF))[0])
 
     async def begin(self, name: str) -> Worker:
         """Note that this relay works."""
@@ -273,19 +286,17 @@ async def open_outbox(url: str) -> AsyncIterator[OutboxDatabase]:
     try:
         async with asyncio.timeout(STATEMENT_S):
             await connection.execute(_SETTINGS, (f"{STATEMENT_S:.0f}s",))
-            await _check_version(connection)
-        yield OutboxDatabase(connection)
+            version = await _read_version(connection)
+        yield OutboxDatabase(connection, version)
     finally:
         await connection.close()
 
 
-async def _check_version(connection: psycopg.AsyncConnection[Any]) -> None:
+async def _read_version(connection: psycopg.AsyncConnection[Any]) -> int:
     try:
-        row = await (await connection.execute("select max(version) from deferd.version")).fetchone()
+        [(version,)] = await (await connection.execute("select max(version) from deferd.version")).fetchall()
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
-        raise OutboxMissing("the database has no outbox: make it by `deferd outbox init`") from error
-    if row is None or row[0] is None:
-        raise OutboxMissing("the database has no outbox: make it by `deferd outbox init`")
-    if row[0] > VERSION:
-        text = f"the outbox of the database has version {row[0]}, and this deferd knows {VERSION}: upgrade deferd"
-        raise OutboxMissing(text)
+        raise OutboxMissing(NO_OUTBOX) from error
+    if (problem := version_problem(version)) is not None:
+        raise OutboxMissing(problem)
+    return int(version)
