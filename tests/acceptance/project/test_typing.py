@@ -281,10 +281,27 @@ def test_the_programs_of_the_documents_the_docstrings_and_the_examples_are_stric
     errors: dict[str, list[str]],
 ) -> None:
     counts = {document: len(blocks(document, "python")) for document in DOCUMENTS if blocks(document, "python")}
-    others = {"tracing": 1, "redis-protocol": 1, "push": 1, "transactions": 4, "tutorial": 6, "flow-control": 4}
-    assert counts == {"readme": 2, "client": 8, "events": 1, "worker": 3, "schedules": 2, "testing": 2, **others}, (
+    others = {
+        "tracing": 1,
+        "redis-protocol": 1,
+        "push": 1,
+        "transactions": 4,
+        "tutorial": 6,
+        "flow-control": 4,
+        "outbox": 1,
+    }
+    assert counts == {
+        "readme": 2,
+        "client": 8,
+        "events": 1,
+        "worker": 3,
+        "schedules": 2,
+        "testing": 2,
+        "outbox": 1,
+        **others,
+    }, (
         "each has a test that runs it: in test_readme.py, of tracing in tests/unit/client/test_spans.py, and of "
-        "redis-protocol, push, transactions and tutorial in the tests with their names"
+        "redis-protocol, push, transactions, tutorial and outbox in the tests with their names"
     )
     assert {name: errors[name] for name in documented() if errors[name]} == {}
 
