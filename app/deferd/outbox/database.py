@@ -219,7 +219,7 @@ class OutboxDatabase:
             return await cursor.fetchall()
 
     async def drop_tagged(self, topics: Sequence[str], tag: str, if_reserved: str, before: int) -> None:
-        """Take back the puts with this tag in front of a cancel by tag that overtakes them.
+        """Remove the puts with this tag in front of a cancel by tag that overtakes them.
 
         A put that would have replaced a job becomes a cancel of that.
         """

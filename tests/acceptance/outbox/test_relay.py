@@ -12,6 +12,7 @@ import pytest
 from deferd.client.errors import NoAnswer, UnexpectedAnswer
 from deferd.client.requests import ApiRequest
 from deferd.contract.errors import DeferdError, Unauthorized
+from deferd.outbox import database as outbox_database
 from deferd.outbox import relay, sending
 from deferd.outbox.sending import Reply
 from tests.acceptance.http_calls import Http, ok
@@ -80,10 +81,9 @@ async def test_the_calls_for_one_job_keep_their_order(
     again = ok(await http.get(http.job_path("again")))
     assert (again["body"], again["state"]) == ("second", "delayed")
     assert ok(await http.get(http.job_path("replaced")))["body"] == 2
-    put_ids = [
-        job["body"] for one in service.requests if one.path == "/jobs/batch" for job in json.loads(one.body)["jobs"]
-    ]
-    assert sorted(map(str, put_ids)) == ["1", "2", "second"], "no job comes to life that is cancelled already"
+    batches = [json.loads(one.body or b"") for one in service.requests if one.path == "/jobs/batch"]
+    bodies = [job["body"] for batch in batches for job in batch["jobs"]]
+    assert sorted(map(str, bodies)) == ["1", "2", "second"], "no job comes to life that is cancelled already"
 
 
 async def test_a_transaction_that_commits_late_is_not_skipped(
@@ -163,7 +163,8 @@ async def test_rows_of_a_full_topic_wait_and_others_go_on(
     other = f"{http.topic}-other"
     ok(await http.put(http.topic_path(), json={"max_jobs": 1}))
     await http.put_job("first")
-    async with relaying(outbox_url, shared_service.url):
+    service = WatchedService(shared_service.url)
+    async with relaying(outbox_url, service):
         with database.transaction():
             database.execute(PUT, (http.topic, "1", "second"))
             database.execute("SELECT deferd.put(%s, id => 'tagged', tags => array[%s])", (http.topic, http.topic))
@@ -175,10 +176,37 @@ async def test_rows_of_a_full_topic_wait_and_others_go_on(
 
         database.execute("SELECT deferd.cancel_tag(%s)", (http.topic,))
         await until(lambda: waiting(database) == ["second"], "the cancel took back what waited")
+
+        for number in range(20):
+            database.execute(PUT, (other, "", f"other-{number}"))
+            await until(lambda: waiting(database) == ["second"], "another topic goes on")
+        attempts = sum(b'"second"' in (one.body or b"") for one in service.requests)
+        assert attempts < 10, "the full topic is tried now and then"
         ok(await http.delete(http.job_path("first")))
         await until_sent(database)
     assert await job_ids(http) == ["second"]
     assert refused(database) == {}
+
+
+async def test_what_follows_a_row_that_waits_for_its_topic_waits_too(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox_database, "READ_ROWS", 10)
+    monkeypatch.setattr(relay, "_AHEAD_ROWS", 2)
+    ok(await http.put(http.topic_path(), json={"max_jobs": 1}))
+    await http.put_job("first")
+    with database.transaction():
+        for number in range(12):  # so that the next read is under way
+            database.execute(PUT, (f"{http.topic}-other", "", f"before-{number}"))
+        database.execute(PUT, (http.topic, "", "second"))
+        for number in range(12):
+            database.execute(PUT, (f"{http.topic}-other", "", f"behind-{number}"))
+        database.execute("SELECT deferd.reschedule(%s, 'second', delay => '1 hour')", (http.topic,))
+    async with relaying(outbox_url, shared_service.url):
+        await until(lambda: len(waiting(database)) <= 2, "the others were sent")
+        ok(await http.delete(http.job_path("first")))
+        await until_sent(database)
+    assert ok(await http.get(http.job_path("second")))["state"] == "delayed"
 
 
 async def test_rows_of_a_topic_that_is_full_for_too_long_are_refused(
@@ -336,7 +364,7 @@ async def test_nothing_is_sent_by_a_relay_that_may_have_lost_its_lock(
             first = pid
             database.execute(f"SELECT pg_terminate_backend(pid, 5000) {OF_RELAYS}")
         else:
-            reconnected.append(pid != first)
+            reconnected.append(pid not in {0, first})
         return reply
 
     service = WatchedService(shared_service.url, break_connection)
