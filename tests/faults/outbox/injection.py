@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
 import psycopg
 
 from tests.faults.outbox.deployment import Deployment, Relay
+from tests.faults.outbox.writers import Writers
 
 
 class FaultKind(StrEnum):
@@ -22,7 +24,8 @@ class FaultKind(StrEnum):
     KILL_BEFORE_DELETE = "the working relay is killed before it has deleted what was acknowledged"
     STOP_RELAY = "the working relay is stopped (SIGTERM)"
     FREEZE_RELAY = "the working relay is frozen (SIGSTOP, SIGCONT)"
-    DEPOSE_FROZEN_RELAY = "the working relay is frozen, loses its connections, and goes on when another one works"
+    DEPOSE_KILLED_RELAY = "a request of the working relay, which is killed, arrives after what another one has sent"
+    DEPOSE_FROZEN_RELAY = "the working relay is frozen, loses its connections, and its request arrives as late"
     TERMINATE_BACKENDS = "the database closes the connections of the working relay"
     CRASH_DATABASE = "the database crashes (immediate stop) and recovers"
     RESTART_DATABASE = "the database is restarted"
@@ -74,7 +77,7 @@ def _draw(kind: FaultKind, chance: random.Random, quiet: bool) -> Fault:
     return Fault(kind, for_s, chance.random() < 0.5, max(quiet_s, 0) if quiet else 0)
 
 
-async def inject(fault: Fault, deployment: Deployment) -> None:
+async def inject(fault: Fault, deployment: Deployment, writers: Writers) -> None:
     """Make the fault and end it. Raises FaultNotInjected."""
     database, service = deployment.database, deployment.service
     match fault.kind:
@@ -99,10 +102,10 @@ async def inject(fault: Fault, deployment: Deployment) -> None:
         case FaultKind.CUT_REQUESTS:
             await _cut(deployment, requests=True)
         case _:
-            await _inject_into_relay(fault, deployment)
+            await _inject_into_relay(fault, deployment, writers)
 
 
-async def _inject_into_relay(fault: Fault, deployment: Deployment) -> None:  # noqa: PLR0912 (a case for each kind)
+async def _inject_into_relay(fault: Fault, deployment: Deployment, writers: Writers) -> None:  # noqa: PLR0912 (a case for each kind)
     relay = await deployment.working_relay()
     if relay is None:
         raise FaultNotInjected("no relay works")
@@ -136,8 +139,14 @@ async def _inject_into_relay(fault: Fault, deployment: Deployment) -> None:  # n
         case FaultKind.FREEZE_RELAY:
             with relay.frozen():
                 await asyncio.sleep(fault.for_s)
+        case FaultKind.DEPOSE_KILLED_RELAY:
+            try:
+                await _depose(relay.kill, other, deployment, writers)
+            finally:
+                relay.start()
         case FaultKind.DEPOSE_FROZEN_RELAY:
-            await _depose_frozen(relay, other, deployment)
+            with contextlib.ExitStack() as ends:
+                await _depose(lambda: ends.enter_context(relay.frozen()), other, deployment, writers)
         case FaultKind.TERMINATE_BACKENDS:
             if not await deployment.terminate_backends_of(relay):
                 raise FaultNotInjected("the relay had no connection")
@@ -152,15 +161,28 @@ async def _kill(relay: Relay, fault: Fault) -> None:
     relay.start()
 
 
-async def _depose_frozen(relay: Relay, other: Relay, deployment: Deployment) -> None:
-    """Another relay has done what this one was about to do before it goes on."""
-    with relay.frozen():
-        await deployment.terminate_backends_of(relay)
+async def _depose(end: Callable[[], object], other: Relay, deployment: Deployment, writers: Writers) -> None:
+    """End the working relay while a request with a put is on its way, which arrives when the put's cancel was sent."""
+    proxy = deployment.proxy
+
+    async def depose() -> None:
+        await _poll(lambda: proxy.held > held, "the relay made no call")
+        end()
+        for relay in deployment.relays:
+            if relay is not other:
+                await deployment.terminate_backends_of(relay)
+
+    held = proxy.held
+    proxy.hold_requests(1)
+    try:
+        await writers.put_and_cancel(depose)
         for _ in range(round(_TAKEOVER_WITHIN_S / _POLL_S)):
             if await deployment.working_relay() is other and await _is_empty(deployment):
                 return
             await asyncio.sleep(_POLL_S)
-    raise FaultNotInjected("no other relay took over")
+        raise FaultNotInjected("no other relay took over")
+    finally:
+        proxy.release_requests()
 
 
 async def _is_empty(deployment: Deployment) -> bool:
@@ -172,12 +194,17 @@ async def _is_empty(deployment: Deployment) -> bool:
 
 async def _cut(deployment: Deployment, *, requests: bool) -> None:
     """Cut a few in turn, each when the relay makes its next call."""
-    proxy = deployment.proxy
-    count = 3
+    proxy, count = deployment.proxy, 3
     before = proxy.request_cuts if requests else proxy.cuts
     (proxy.cut_requests if requests else proxy.cut_responses)(count)
+    await _poll(
+        lambda: (proxy.request_cuts if requests else proxy.cuts) >= before + count, "the relay made too few calls"
+    )
+
+
+async def _poll(holds: Callable[[], bool], otherwise: str) -> None:
     for _ in range(round(_TAKEOVER_WITHIN_S / _POLL_S)):
-        if (proxy.request_cuts if requests else proxy.cuts) >= before + count:
+        if holds():
             return
         await asyncio.sleep(_POLL_S)
-    raise FaultNotInjected("the relay made too few calls")
+    raise FaultNotInjected(otherwise)

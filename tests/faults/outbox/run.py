@@ -94,7 +94,7 @@ async def _run(deployment: Deployment, outcome: Outcome, faults: Iterable[Fault]
         await asyncio.gather(*(writers.commit_slowly(seconds) for seconds in _SLOW_COMMITS_S))
         for fault in faults:
             try:
-                await inject(fault, deployment)
+                await inject(fault, deployment, writers)
             except FaultNotInjected as why:
                 outcome.not_injected.append(f"{fault.kind}: {why}")
                 continue

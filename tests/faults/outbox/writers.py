@@ -163,6 +163,15 @@ class Writers:
         async with self._transaction() as transaction:
             await transaction.cancel(key)
 
+    async def put_and_cancel(self, between: Callable[[], Awaitable[None]]) -> None:
+        """Commit a put, await what is done between, and commit a cancel of the same id."""
+        key = self._new_id()
+        async with self._transaction() as transaction:
+            await transaction.put(key, on_conflict="keep")
+        await between()
+        async with self._transaction() as transaction:
+            await transaction.cancel(key)
+
     @contextlib.asynccontextmanager
     async def _transaction(self, *, commits: bool = True) -> AsyncIterator[Transaction]:
         """A transaction on a connection of its own, rolled back at the end unless it `commits`."""
