@@ -11,7 +11,7 @@ _OF_SCHEDULES = ("schedules", "schedule_due", "earlier_runs", "schedule/NAME", "
 _OF_CALLS = ("of_key/KEY", "bulk/CALL", "tasks", "tasks/running", "task/ID", "undo/CALL", "undos")
 _OF_SERVICE = ("lock", "clock", "idle", "partitioned", "tally", "aside", "push", "calendars", "events/topics")
 _OF_OPERATORS = (
-    *("acknowledged", "activity", "activity/admin"),
+    *("acknowledged", "activity", "activity/admin", "relays"),
     *("history/topics", "history/process/PROCESS", "history/10s", "history/5m"),
 )
 _OF_CONSUMERS = ("consumers/reports", "consumers/reported", "consumers/topics", "request/ID")

@@ -33,6 +33,7 @@ from deferd.api.routes import (
     jobs,
     now,
     push,
+    relays,
     schedules_and_calendars,
     system,
     tasks,
@@ -84,7 +85,7 @@ PAGES = [
 _LOG = logging.getLogger(__name__)
 _MODULES = (
     *(jobs, deliveries, topics, push, schedules_and_calendars, inspection),
-    *(history, now, events, tasks, system),
+    *(history, now, events, tasks, relays, system),
 )
 """In the order of the OpenAPI document."""
 _ROUTES = [*(route for module in _MODULES for route in module.router.routes), *PAGES]

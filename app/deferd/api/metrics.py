@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 from deferd.api.openapi.document import VERSION
 from deferd.contract.errors import DeferdError, StoreUnavailable
 from deferd.engine.engine import Engine
+from deferd.engine.inspection.relays import Outbox
 from deferd.engine.metrics import OTHER_TOPICS, FastHistogram
 from deferd.engine.shelf import Status
 from deferd.engine.topic_list import Totals
@@ -112,7 +113,8 @@ class StoreUsers(NamedTuple):
 class StoreState(NamedTuple):
     """The topics with their own labels, and the sums over all others, None for none; without `unreadable` shards.
 
-    `consumers` were seen within a minute, by topic; only topics for which that is known.
+    `consumers` were seen within a minute, by topic; only topics for which that is known. `outboxes` are those that
+    relays have reported.
     """
 
     facts: StoreFacts
@@ -121,6 +123,7 @@ class StoreState(NamedTuple):
     others: Totals | None
     unreadable: set[int]
     consumers: dict[str, int]
+    outboxes: list[Outbox]
 
 
 async def read_store_state(engine: Engine, max_topic_labels: int) -> StoreState | None:
@@ -140,14 +143,15 @@ async def read_store_state(engine: Engine, max_topic_labels: int) -> StoreState 
                 views, names, cursor = page.views, found.names, page.next_cursor
                 unreadable.update(page.unreadable)
             consumers = await _consumers(engine, [view.topic for view in views])
+            state = StoreState(facts, users, views, None, unreadable, consumers, await _outboxes(engine))
             if max_topic_labels and cursor is None:
-                return StoreState(facts, users, views, None, unreadable, consumers)
+                return state
             try:
                 async with asyncio.timeout(OTHERS_TIMEOUT_S):
                     others = await engine.topic_list.sum_of_others(names, unreadable)
             except TimeoutError:  # it is read on, for a later scrape
-                return StoreState(facts, users, views, None, unreadable, consumers)
-            return StoreState(facts, users, views, others.totals, unreadable | others.unreadable, consumers)
+                return state
+            return state._replace(others=others.totals, unreadable=unreadable | others.unreadable)
     except (DeferdError, TimeoutError) as error:
         _log.warning("the store could not be read for /metrics: %s", str(error) or "it took too long")
         return None
@@ -158,6 +162,13 @@ async def _consumers(engine: Engine, topics: list[str]) -> dict[str, int]:
         return await engine.consumer_registry.count(topics)
     except StoreUnavailable:  # their shard is away, the topics may be in others
         return {}
+
+
+async def _outboxes(engine: Engine) -> list[Outbox]:
+    try:
+        return list((await engine.relays.read()).outboxes())
+    except StoreUnavailable:  # as above
+        return []
 
 
 def store_metrics(state: StoreState | None) -> Iterable[Metric]:
@@ -196,7 +207,29 @@ def store_metrics(state: StoreState | None) -> Iterable[Metric]:
         processes.add_metric((version,), count)
     yield processes
     yield GaugeMetricFamily("deferd_store_replicas", "Replicas of the store that are online.", state.facts.replicas)
+    yield from _outbox_metrics(state.outboxes)
     yield from _topic_metrics(state)
+
+
+def _outbox_metrics(outboxes: list[Outbox]) -> Iterable[Metric]:
+    is_up = _by_database(
+        "deferd_outbox_relay_up", "1 while a relay sends the outbox, else 0, until a day after the last report."
+    )
+    lag = _by_database("deferd_outbox_lag_seconds", "Age of the oldest row in the outbox; 0 without rows.")
+    rows = _by_database("deferd_outbox_rows", "Rows in the outbox, an estimate above 10,000.")
+    refused = _by_database("deferd_outbox_refused_rows", "Rows of the outbox that the service refused.")
+    for database, worker, _, _ in outboxes:
+        is_up.add_metric((database,), worker is not None)
+        if worker is not None:
+            lag.add_metric((database,), worker.report.lag_s)
+            rows.add_metric((database,), worker.report.rows)
+            refused.add_metric((database,), worker.report.refused)
+    if outboxes:
+        yield from (is_up, lag, rows, refused)
+
+
+def _by_database(name: str, text: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, labels=["database"])
 
 
 def _shelf_metrics(shelf: Status | None) -> Iterable[Metric]:

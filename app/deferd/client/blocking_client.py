@@ -98,6 +98,8 @@ class Client:
     latest_events = _blocking(ApiMethods.latest_events)
     overview = _blocking(ApiMethods.overview)
     system = _blocking(ApiMethods.system)
+    relays = _blocking(ApiMethods.relays)
+    report_relay = _blocking(ApiMethods.report_relay)
     upgrade_store = _blocking(ApiMethods.upgrade_store)
     key = _blocking(ApiMethods.key)
     pop = _blocking(ApiMethods.pop)

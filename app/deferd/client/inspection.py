@@ -11,12 +11,13 @@ from deferd.client.sender import Sender
 from deferd.client.topics import MANY_JOBS_S
 from deferd.contract.errors import DeferdError
 from deferd.contract.limits import PAGE_MAX
-from deferd.contract.operations import audits, history, inspection, system
+from deferd.contract.operations import audits, history, inspection, relays, system
 from deferd.contract.operations.audits import AUDIT_TOPIC, REPAIR_TOPIC, StoreAudit, TopicAudit
 from deferd.contract.operations.events import LIST_ACTIVITY, Change
 from deferd.contract.operations.history import History
 from deferd.contract.operations.inspection import Consumer, DeadErrors, Explanation, Forecast
 from deferd.contract.operations.now import ACKNOWLEDGE_ALERTS, GET_NOW, Now
+from deferd.contract.operations.relays import Relay
 from deferd.contract.operations.system import Overview, OwnKey, System, Upgrade
 
 _MANY_TOPICS_S = 30.0
@@ -152,6 +153,21 @@ class InspectionMethods:
     async def system(self) -> System:
         """Get what the service runs on: versions, the store, its durability and timers, and the settings."""
         return await self._sender.send(request_for(system.GET_SYSTEM))
+
+    async def relays(self) -> list[Relay]:
+        """List the relays that send outboxes of databases to the service, by database, those that work first."""
+        return (await self._sender.send(request_for(relays.LIST_RELAYS))).relays
+
+    async def report_relay(
+        self, name: str, *, database: str, working: bool, rows: int, refused: int, lag: float
+    ) -> Relay:
+        """Report how a relay and its outbox are doing, for a relay that is not `deferd relay`: every 5 seconds.
+
+        `database` is `host:port/name`, `working` whether this relay sends the outbox. `lag` is the age of the oldest
+        row in seconds, 0 without rows.
+        """
+        fields = {"database": database, "working": working, "rows": rows, "refused": refused, "lag": lag}
+        return await self._sender.send(request_for(relays.REPORT_RELAY, name, body=encode(fields)))
 
     async def upgrade_store(self) -> Upgrade:
         """Raise the format of the store to the newest that the service knows, though others may not know it.

@@ -28,6 +28,7 @@ from deferd.engine.inspection.dead_errors import DeadJobs
 from deferd.engine.inspection.failing import FailingTopics
 from deferd.engine.inspection.forecast import Forecasts, ScheduledRuns
 from deferd.engine.inspection.redriven_jobs import RedrivenJobs
+from deferd.engine.inspection.relays import RelayRegistry
 from deferd.engine.inspection.system import SystemReader
 from deferd.engine.job_batches import BulkThrottle
 from deferd.engine.movable_clock import MovableClock
@@ -213,6 +214,7 @@ class Engine:
         self.failing = FailingTopics(scripts, keys)
         self.forecasts = Forecasts(scripts, keys, self.topic_list, scheduled_runs, self.shelf)
         self.dead_jobs = DeadJobs(scripts, keys, self.topic_list)
+        self.relays = RelayRegistry(scripts, keys)
         self.alerts = Alerts(
             AttentionReader(
                 store,
@@ -224,6 +226,7 @@ class Engine:
                 finish_rates=self.finish_rates,
                 failing=self.failing,
                 shelf=self.shelf,
+                relays=self.relays,
                 dead_retention_ms=dead_retention_ms,
             ),
             Acknowledgements(scripts, keys),

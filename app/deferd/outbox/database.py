@@ -14,7 +14,8 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import args_row
 
 from deferd.contract.clocks import monotonic_s
-from deferd.outbox.schema import VERSION
+from deferd.contract.limits import OUTBOX_COUNTED
+from deferd.outbox.schema import COMMIT_LOCK, NO_OUTBOX, SLEEP_LOCK, version_problem
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -26,6 +27,7 @@ READ_BYTES = 4 * 1024 * 1024
 """How many rows, and how much JSON, one read returns at most; a single row may be larger."""
 STATEMENT_S = 20.0
 """The longest time for a statement: then the connection counts as broken."""
+PREPARED = "-1/"
 _CONNECT_S = 5
 _CONNECTION: dict[str, Any] = {
     "application_name": "deferd relay",
@@ -36,14 +38,14 @@ _CONNECTION: dict[str, Any] = {
     "tcp_user_timeout": 10_000,
 }
 """What a URL may override."""
-_COUNTED_ROWS = 10_000
-"""More rows are estimated: to count a million each time would take longer than to send some thousand."""
 _LOCK = int.from_bytes(b"relay", "big")
 """Key of the advisory lock that the relay which works holds."""
 
 _SETTINGS = """
 select set_config('statement_timeout', %s, false), set_config('search_path', 'pg_catalog', false),
     set_config('jit', 'off', false),
+    -- A plan for these positions looks them up in a hash table, one for any positions compares each.
+    set_config('plan_cache_mode', 'force_custom_plan', false),
     -- A plan that was made while the table was nearly empty must not sort a million rows later.
     set_config('enable_seqscan', 'off', false), set_config('enable_bitmapscan', 'off', false)
 """
@@ -57,16 +59,23 @@ from (
             else octet_length(fields::text)
         end as bytes
         from deferd.outbox
-        where position > %s and (topic is null or topic <> all (%s::text[]))
+        where position > %(after)s and (topic is null or topic <> all (%(topics)s::text[]))
+            and (position > %(last)s or position <> all (%(known)s::bigint[]))
         order by position
-        limit %s
+        limit %(rows)s
     ) as next
 ) as measured
-where bytes_before < %s
+where bytes_before < %(bytes)s
 order by position
 """
 _BEGIN = """
 update deferd.relay set name = %s, since = clock_timestamp(), clean_stop = false returning name, since, clean_stop
+"""
+_HOLDERS = """
+select virtualtransaction from pg_locks
+where locktype = 'advisory' and objsubid = 1 and granted and mode = %s
+    and (classid::bigint << 32) + objid::bigint = any (%s::bigint[])
+    and database = (select oid from pg_database where datname = current_database())
 """
 _DELETE = "delete from deferd.outbox where position = any (%s::bigint[])"
 _REFUSE = """
@@ -80,8 +89,13 @@ on conflict (position) do nothing
 """
 _DROP_TAGGED = """
 with held as (
-    select position from deferd.outbox
+    select position from deferd.outbox as put
     where position < %(before)s and verb = 'put' and topic = any (%(topics)s::text[]) and fields -> 'tags' ? %(tag)s
+        and not exists (
+            select from deferd.outbox as later
+            where later.verb = 'reschedule' and later.topic = put.topic and later.id = put.id and later.fields ? 'tags'
+                and later.position between put.position and %(before)s
+        )
 ), gone as (
     delete from deferd.outbox where position in (select * from held) and fields ->> 'on_conflict' <> 'replace'
 )
@@ -91,13 +105,13 @@ where position in (select * from held) and fields ->> 'on_conflict' = 'replace'
 _STATUS = """
 select
     case when counted <= %(most)s then counted else greatest(counted, estimated) end,
-    counted > %(most)s, refused,
+    refused,
     coalesce(greatest(extract(epoch from clock_timestamp() - oldest), 0), 0)::float8
 from
     (select count(*) as counted from (select from deferd.outbox limit %(most)s + 1) as first) as rows,
     (select coalesce(max(n_live_tup), 0) as estimated from pg_stat_all_tables where relid = 'deferd.outbox'::regclass)
         as statistics,
-    (select count(*) as refused from deferd.refused) as refusals,
+    (select count(*) as refused from (select from deferd.refused limit %(most)s + 1) as first) as refusals,
     (select max(written_at) as oldest from (select written_at from deferd.outbox order by position limit 1) as first)
         as oldest
 """
@@ -125,10 +139,12 @@ class Refusal(NamedTuple):
 
 
 class OutboxStatus(NamedTuple):
-    """How many rows wait; `is_estimate`: about so many. `lag_s` is the age of the oldest, 0 without rows."""
+    """How many rows wait, by an estimate if there are many, and how many were refused, counted only so far.
+
+    `lag_s` is the age of the oldest row, 0 without rows.
+    """
 
     rows: int
-    is_estimate: bool
     refused: int
     lag_s: float
 
@@ -151,8 +167,10 @@ class OutboxDatabase:
     Each raises psycopg.Error or TimeoutError when the connection breaks, or the database does not respond in time.
     """
 
-    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+    def __init__(self, connection: psycopg.AsyncConnection[Any], version: int) -> None:
         self._connection = connection
+        self.version = version
+        """Of the schema."""
         self._loop = asyncio.get_running_loop()
         self._notified = asyncio.Event()
         connection.add_notify_handler(lambda _: self._notified.set())
@@ -165,20 +183,29 @@ class OutboxDatabase:
     # The relay
 
     async def listen(self) -> None:
-        """Let commits wake `wait`."""
+        """Let commits wake `wait`; see `try_to_sleep`."""
         await self._run("listen deferd_outbox")
 
     async def try_to_lock(self) -> bool:
-        """Get the lock of the relay that works, which this connection holds until its end or `unlock`."""
+        """Get the lock of the relay that works, which this connection holds until its end."""
         return bool((await self._one("select pg_try_advisory_lock(%s)", _LOCK))[0])
-
-    async def unlock(self) -> None:
-        """Let another relay work."""
-        await self._run("select pg_advisory_unlock(%s)", _LOCK)
 
     async def worker(self) -> Worker:
         """The relay that works now, or did last."""
         return Worker(*await self._one("select name, since, clean_stop from deferd.relay"))
+
+    async def is_worked_on(self) -> bool:
+        """Whether a relay works now."""
+        return bool(await self._holders("ExclusiveLock", _LOCK))
+
+    async def _holders(self, mode: str, *locks: int) -> set[str]:
+        """The transactions that hold one of these advisory locks."""
+
+        async def run() -> set[str]:
+            cursor = await self._connection.execute(_HOLDERS, (mode, list(locks)))
+            return {transaction for (transaction,) in await cursor.fetchall()}
+
+        return await self._timed(run())
 
     async def begin(self, name: str) -> Worker:
         """Note that this relay works."""
@@ -195,17 +222,46 @@ class OutboxDatabase:
             await self._run(_REFUSE, [refusal.position for refusal in refused], problems)
         await self._run(_DELETE, list(done))
 
-    async def read(self, after: int, without_topics: Sequence[str]) -> list[OutboxRow]:
-        """The next rows behind a position, but those of some topics. Those of two reads together are not in order."""
-        return await self._timed(self._read(after, without_topics))
+    async def read(
+        self, after: int, without_topics: Sequence[str], without_positions: Sequence[int] = ()
+    ) -> list[OutboxRow]:
+        """The next rows behind a position, but those of some topics, and those at some positions."""
+        values = {
+            "after": after,
+            "topics": list(without_topics),
+            "known": list(without_positions),
+            "last": max(without_positions, default=0),
+            "rows": READ_ROWS,
+            "bytes": READ_BYTES,
+        }
 
-    async def _read(self, after: int, without_topics: Sequence[str]) -> list[OutboxRow]:
-        async with self._connection.cursor(row_factory=args_row(OutboxRow)) as cursor:
-            await cursor.execute(_READ, (after, list(without_topics), READ_ROWS, READ_BYTES))
-            return await cursor.fetchall()
+        async def run() -> list[OutboxRow]:
+            async with self._connection.cursor(row_factory=args_row(OutboxRow)) as cursor:
+                return await (await cursor.execute(_READ, values)).fetchall()
+
+        return await self._timed(run())
+
+    async def last_position(self) -> int:
+        """The last position that a row got, which may not be visible yet."""
+        return int((await self._one("select last_value from deferd.outbox_position"))[0])
+
+    async def commits_under_way(self) -> set[str]:
+        """The transactions that have positions, or will get them, and whose rows are not visible yet.
+
+        The name of one changes once, when it is prepared. Those of prepared ones begin with PREPARED.
+        """
+        return await self._holders("ShareLock", SLEEP_LOCK, COMMIT_LOCK)
+
+    async def try_to_sleep(self) -> bool:
+        """From now on, each commit of rows wakes `wait`. False if one that does not is under way."""
+        return bool((await self._one("select pg_try_advisory_lock(%s)", SLEEP_LOCK))[0])
+
+    async def wake_up(self) -> None:
+        """Let commits be quick: they wake nobody."""
+        await self._run("select pg_advisory_unlock(%s)", SLEEP_LOCK)
 
     async def drop_tagged(self, topics: Sequence[str], tag: str, if_reserved: str, before: int) -> None:
-        """Take back the puts with this tag in front of a cancel by tag that overtakes them.
+        """Remove the puts with this tag in front of a cancel by tag that overtakes them.
 
         A put that would have replaced a job becomes a cancel of that.
         """
@@ -232,7 +288,7 @@ class OutboxDatabase:
 
     async def status(self) -> OutboxStatus:
         """How much waits."""
-        return OutboxStatus(*await self._one(_STATUS, most=_COUNTED_ROWS))
+        return OutboxStatus(*await self._one(_STATUS, most=OUTBOX_COUNTED))
 
     async def _run(self, statement: str, *values: Any, **named: Any) -> None:
         await self._timed(self._connection.execute(statement, named or values))
@@ -272,19 +328,17 @@ async def open_outbox(url: str) -> AsyncIterator[OutboxDatabase]:
     try:
         async with asyncio.timeout(STATEMENT_S):
             await connection.execute(_SETTINGS, (f"{STATEMENT_S:.0f}s",))
-            await _check_version(connection)
-        yield OutboxDatabase(connection)
+            version = await _read_version(connection)
+        yield OutboxDatabase(connection, version)
     finally:
         await connection.close()
 
 
-async def _check_version(connection: psycopg.AsyncConnection[Any]) -> None:
+async def _read_version(connection: psycopg.AsyncConnection[Any]) -> int:
     try:
-        row = await (await connection.execute("select max(version) from deferd.version")).fetchone()
+        [(version,)] = await (await connection.execute("select max(version) from deferd.version")).fetchall()
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
-        raise OutboxMissing("the database has no outbox: make it by `deferd outbox init`") from error
-    if row is None or row[0] is None:
-        raise OutboxMissing("the database has no outbox: make it by `deferd outbox init`")
-    if row[0] > VERSION:
-        text = f"the outbox of the database has version {row[0]}, and this deferd knows {VERSION}: upgrade deferd"
-        raise OutboxMissing(text)
+        raise OutboxMissing(NO_OUTBOX) from error
+    if (problem := version_problem(version)) is not None:
+        raise OutboxMissing(problem)
+    return int(version)

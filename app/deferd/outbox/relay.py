@@ -11,16 +11,17 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import quote
 
 import psycopg
 
 from deferd.client.request_body import encode
-from deferd.client.requests import ApiRequest, read_nothing
+from deferd.client.requests import request_for
 from deferd.client.sender import RetryPolicy
 from deferd.contract.clocks import monotonic_s
+from deferd.contract.operations.relays import REPORT_RELAY
 from deferd.outbox.administration import DatabaseFailed, error_text
 from deferd.outbox.database import OutboxDatabase, OutboxMissing, OutboxRow, OutboxStatus, Worker, open_outbox
+from deferd.outbox.read_mark import ReadMark
 from deferd.outbox.sending import CALL_S, LOG, RowSender, Service, Stopped
 from deferd.worker.log import FailureLog
 from deferd.worker.worker import default_name
@@ -36,8 +37,12 @@ _POLL_S = 1.0
 _REPORT_S = 5.0
 _AHEAD_ROWS = 100
 """While so many rows are sent, those that were sent before are deleted, and the next ones are read."""
+_RECHECK_S = 10.0
+"""How often all rows are read, also those that were inserted without the trigger that gives them a position."""
 _RECHECK_SHARE = 20
-"""A read from the beginning may take so much of the time: behind it may be many rows of topics that are full."""
+"""The next such read is so many times later than it took: there may be many rows of topics that are full."""
+_PAUSE_S, _MOST_PAUSE_S = 0.002, 0.05
+"""The pause until the next read while commits are under way."""
 _STABLE_S = 10.0
 """After a connection that lasted so long, the next one is tried soon."""
 _RECONNECT = RetryPolicy(first_pause_s=0.1, max_pause_s=2.0)
@@ -59,11 +64,15 @@ class Relay:
         self._stopped: asyncio.Future[Any]
         self._works = False
         self._own: Worker | None = None
-        self._status = OutboxStatus(0, False, 0, 0.0)
+        self._status = OutboxStatus(0, 0, 0.0)
         self._next_report_s = 0.0
         self._database_log = FailureLog("using the database of the outbox", LOG)
         self._report_log = FailureLog("reporting to the service", LOG)
-        self._restart()
+        self._mark: ReadMark
+        self._excluded: list[str] = []
+        self._recheck_s = 0.0
+        self._sleeps = False
+        self._pause_s = _PAUSE_S
 
     async def run(self, stop: asyncio.Event) -> None:
         """Relay until `stop` is set, then end within some seconds: the calls under way have an end."""
@@ -91,7 +100,7 @@ class Relay:
                     self._works = False
                     self._database_log.failed(DatabaseFailed(error_text(error)))
                     if self._database_name:
-                        await self._report_if_due()
+                        await self._report_if_due(is_connected=False)
                     await self._sleep(_RECONNECT.pause_s(failures))
         finally:
             self._stopped.cancel()
@@ -110,7 +119,6 @@ class Relay:
             if is_first:
                 LOG.info("relay %s waits: another one works", self._name, extra=self._facts())
                 is_first = False
-            self._status = await self._database.status()
             self._database_log.succeeded()
             await self._report_if_due()
             await self._sleep(_POLL_S)
@@ -137,7 +145,9 @@ class Relay:
     async def _work(self) -> None:
         self._works = True
         self._next_report_s = 0.0
-        self._restart()
+        self._mark = ReadMark(self._database)
+        self._recheck_s = 0.0
+        self._sleeps = False
         await self._database.listen()
         with contextlib.suppress(Stopped):
             await self._send_rows()
@@ -148,70 +158,76 @@ class Relay:
         await self._report_if_due()
 
     async def _send_rows(self) -> None:
-        rows: list[OutboxRow] | None = None
+        rows: list[OutboxRow] = []
         while not self._stopped.done():
             await self._report_if_due()
-            if rows is None:
+            if not rows:
                 await self._record()
                 rows = await self._read()
-            if not rows:
-                rows = None
-                left_s = min(self._next_report_s - monotonic_s(), self._sender.next_retry_s(), _POLL_S)
-                await self._database.wait(max(left_s, 0), self._stopped)
-            elif len(rows) < _AHEAD_ROWS or monotonic_s() >= self._recheck_s:
-                if not await self._sender.send(rows):
-                    self._restart()
-                rows = None
+            if rows:
+                rows = await self._send(rows)
             else:
-                is_settled, rows = await self._send_and_read_ahead(rows)
-                if not is_settled:
-                    self._restart()
-                    rows = None
+                await self._idle()
 
-    async def _send_and_read_ahead(self, rows: Sequence[OutboxRow]) -> tuple[bool, list[OutboxRow]]:
-        """Send rows; meanwhile, delete those before and read those behind them."""
-        ahead = asyncio.create_task(self._read_ahead())
-        try:
-            is_settled = await self._sender.send(rows)
-        finally:
-            await asyncio.wait({ahead})  # a statement ends by itself
-        return is_settled, ahead.result()
+    async def _send(self, rows: Sequence[OutboxRow]) -> list[OutboxRow]:
+        """Send rows, and returns the next ones, if it has read them meanwhile."""
+        reads_ahead = len(rows) >= _AHEAD_ROWS and not self._must_read_from_start()
+        meanwhile = self._read_ahead(rows) if reads_ahead else self._wake_up()
+        is_settled, ahead = await asyncio.gather(self._sender.send(rows), meanwhile, return_exceptions=True)
+        if isinstance(is_settled, BaseException):
+            raise is_settled
+        if isinstance(ahead, BaseException):
+            raise ahead
+        if is_settled:
+            return ahead
+        self._mark.reset()  # rows have stayed, and go before those behind them
+        return []
 
-    async def _read_ahead(self) -> list[OutboxRow]:
+    async def _read_ahead(self, under_way: Sequence[OutboxRow]) -> list[OutboxRow]:
+        """Delete the rows before those that are being sent, and read those behind them."""
+        await self._wake_up()
         await self._record()
-        return self._note_read(await self._database.read(self._last, self._excluded))
-
-    # What was read
-
-    def _restart(self) -> None:
-        """Read from the beginning next: rows have stayed, and go before those behind them."""
-        self._last = self._mark = self._next_mark = 0
-        self._mark_s = self._recheck_s = 0.0
-        self._excluded: list[str] = []
+        return await self._read_from_mark([row.position for row in under_way])
 
     async def _read(self) -> list[OutboxRow]:
-        """The next rows.
-
-        Index entries of deleted rows stay for a while, so a read begins where one was a second ago: a transaction can
-        get its positions before another one and become visible later. Once a second it begins at the beginning, for
-        those that were still later, and when rows of a topic are tried again.
-        """
-        began_s = monotonic_s()
-        excluded = self._sender.full_topics()
-        is_from_start = began_s >= self._recheck_s or not set(self._excluded) <= set(excluded)
-        self._excluded = excluded
-        rows = await self._database.read(0 if is_from_start else self._mark, excluded)
+        """The next rows. Those of a topic that is tried again are before the mark."""
+        is_from_start, began_s = self._must_read_from_start(), monotonic_s()
+        if is_from_start:
+            self._mark.reset()
+        self._excluded = self._sender.full_topics()
+        rows = await self._read_from_mark()
         if is_from_start:
             now_s = monotonic_s()
-            self._recheck_s = now_s + max(_POLL_S, _RECHECK_SHARE * (now_s - began_s))
-        if began_s >= self._mark_s + _POLL_S:
-            self._mark, self._next_mark, self._mark_s = self._next_mark, self._last, began_s
-        return self._note_read(rows)
-
-    def _note_read(self, rows: list[OutboxRow]) -> list[OutboxRow]:
-        if rows:
-            self._last = rows[-1].position
+            self._recheck_s = now_s + max(_RECHECK_S, _RECHECK_SHARE * (now_s - began_s))
         return rows
+
+    def _must_read_from_start(self) -> bool:
+        return monotonic_s() >= self._recheck_s or not set(self._excluded) <= set(self._sender.full_topics())
+
+    async def _read_from_mark(self, without_positions: Sequence[int] = ()) -> list[OutboxRow]:
+        await self._mark.prove()
+        rows = await self._database.read(self._mark.position, self._excluded, without_positions)
+        self._mark.note_read(rows)
+        return rows
+
+    async def _idle(self) -> None:
+        """Wait for rows. Commits are quick while they do not wake this relay, so it sleeps only if there are none."""
+        if self._sleeps:
+            left_s = min(self._next_report_s - monotonic_s(), self._sender.next_retry_s(), _POLL_S)
+            await self._database.wait(max(left_s, 0), self._stopped)
+        elif await self._database.try_to_sleep():
+            self._sleeps = True  # what was committed until now is read before the wait
+        else:
+            await self._sleep(self._pause_s)
+            self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S)
+
+    async def _wake_up(self) -> list[OutboxRow]:
+        """Stop sleeping, as there are rows. Returns none."""
+        self._pause_s = _PAUSE_S
+        if self._sleeps:
+            self._sleeps = False
+            await self._database.wake_up()
+        return []
 
     # What became of rows
 
@@ -237,13 +253,13 @@ class Relay:
 
     # Reports
 
-    async def _report_if_due(self) -> None:
+    async def _report_if_due(self, *, is_connected: bool = True) -> None:
         """Tell the service how this relay and its outbox are doing, every few seconds."""
         now_s = monotonic_s()
         if now_s < self._next_report_s:
             return
         self._next_report_s = now_s + _REPORT_S
-        if self._works:
+        if is_connected:
             self._status = await self._database.status()
         fields = {
             "database": self._database_name,
@@ -252,8 +268,7 @@ class Relay:
             "refused": self._status.refused,
             "lag": self._status.lag_s,
         }
-        request = ApiRequest("PUT", f"/relays/{quote(self._name, safe=':')}", read_nothing, body=encode(fields))
-        reply = await self._service.call(request)
+        reply = await self._service.call(request_for(REPORT_RELAY, self._name, body=encode(fields)))
         if reply.error is None:
             self._report_log.succeeded()
         else:

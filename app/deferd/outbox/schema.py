@@ -6,8 +6,10 @@ schema of `PutJob`; what that schema can't say, such as that tags must differ, i
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,8 +19,14 @@ from deferd.contract.model import CancelItem, ChangeJob, PutJob
 from deferd.contract.pattern_meanings import must_match
 
 VERSION: Final = 1
-LOCK: Final = int.from_bytes(b"deferd")
+_SCHEMA_LOCK: Final = int.from_bytes(b"schema", "big")
 """Key of the advisory lock under which the schema is made."""
+SLEEP_LOCK: Final = int.from_bytes(b"sleep", "big")
+"""Key of the advisory lock that a relay holds while it sleeps: commits then notify it."""
+COMMIT_LOCK: Final = int.from_bytes(b"commit", "big")
+"""Key of the advisory lock that commits hold, shared, if they can't hold the SLEEP_LOCK so. A relay sees by both which
+commits are under way.
+"""
 _VERBS: Final = ("put", "reschedule", "cancel", "cancel_tag")
 
 Schema = Mapping[str, Any]
@@ -44,6 +52,18 @@ _MORE: Final = {
 """What the JSON schema of a list or an object can't say, by the name of the field."""
 
 
+NO_OUTBOX: Final = "the database has no outbox: make it by `deferd outbox init`"
+
+
+def version_problem(version: int | None) -> str | None:
+    """Why an outbox of this version can't be used; None if it can."""
+    if version is None:
+        return NO_OUTBOX
+    if version > VERSION:
+        return f"the outbox of the database has version {version}, and this deferd knows {VERSION}: upgrade deferd"
+    return None
+
+
 def schema_sql() -> str:
     """The SQL that makes or upgrades the schema `deferd`; it is to run in one transaction."""
     changes = [name for name in _CHANGE["properties"] if name not in _OWN]
@@ -67,13 +87,14 @@ def schema_sql() -> str:
     if_reserved = CancelSelected.model_json_schema()["properties"]["if_reserved"]
     parts = {
         "version": str(VERSION),
-        "lock": str(LOCK),
+        "schema_lock": str(_SCHEMA_LOCK),
+        "sleep_lock": str(SLEEP_LOCK),
+        "commit_lock": str(COMMIT_LOCK),
         "header_text": _quoted(limits.HEADER_TEXT_PATTERN),
-        "topic_pattern": _quoted(limits.TOPIC_PATTERN),
-        "topic_meaning": _quoted(must_match(limits.TOPIC_PATTERN)),
-        "id_pattern": _quoted(limits.ID_PATTERN),
-        "id_meaning": _quoted(must_match(limits.ID_PATTERN)),
+        "check_topic": f"    perform deferd.check_name('topic', topic, {_shape(limits.TOPIC_PATTERN)});",
+        "check_id": f"    perform deferd.check_name('id', id, {_shape(limits.ID_PATTERN)});",
         "depth": str(limits.VALUE_DEPTH_MAX),
+        "float_max": repr(sys.float_info.max),
         "delay_max": str(limits.DELAY_MAX_S),
         "checks_of_objects": "\n\n".join(_function(name, schema) for name, schema in _DEFINITIONS.items()),
         "checks_of_options": "\n".join(
@@ -135,7 +156,9 @@ def _collected(options: Mapping[str, Schema]) -> Iterator[str]:
         if _sql_type(schema) == "interval":
             value = f"trim_scale(extract(epoch from {value}))"
         yield f'    if "{name}" is not null then'
-        yield f"        options := options || jsonb_build_object('{name}', {value});"
+        yield f"        value := to_jsonb({value});"
+        yield f"        perform deferd.check_option('{name}', value);"
+        yield f"        options := options || jsonb_build_object('{name}', value);"
         yield "    end if;"
 
 
@@ -190,15 +213,15 @@ def _check_single(schema: Schema, path: str, value: str, name: str) -> str:
     """The check of a number or a text."""
     match schema:
         case {"enum": choices}:
-            return f"perform deferd.check_choice({path}, {value}, {_array(choices)});"
+            wrong = _quoted(f"must be {_either(choices)}")
+            return f"perform deferd.check_choice({path}, {value}, {_quoted(json.dumps(choices))}, {wrong});"
         case {"type": "number"}:
             unit = "" if name == "jitter" else " seconds"
             return f"perform deferd.check_number({path}, {value}, {_bounds(schema)}, '{unit}');"
         case {"type": "integer"}:
             return f"perform deferd.check_whole({path}, {value}, {_bounds(schema)});"
         case {"type": "string", "pattern": str(pattern)}:
-            wrong = _quoted(must_match(pattern))
-            return f"perform deferd.check_text({path}, {value}, {_quoted(pattern)}, {wrong});"
+            return f"perform deferd.check_text({path}, {value}, {_shape(pattern)});"
         case {"type": "string", "format": "date"}:
             return f"perform deferd.check_date({path}, {value});"
         case {"type": "string", "minLength": least, "maxLength": most}:
@@ -247,6 +270,20 @@ def _identity(parameters: Iterable[str]) -> str:
     return ", ".join(one if one.split()[0] in quoted else one.replace('"', "") for one in bare).replace(
         "timestamptz", "timestamp with time zone"
     )
+
+
+def _shape(pattern: str) -> str:
+    """The arguments of `deferd.check_text` for a pattern, some of which end with a bound."""
+    bound = re.search(r"\{0,(\d+)\}\$$", pattern)
+    shape = pattern if bound is None else f"{pattern[: bound.start()]}*$"
+    most = "null" if bound is None else str(int(bound[1]) + 1)
+    return f"{_quoted(shape)}, {most}, {_quoted(must_match(pattern))}"
+
+
+def _either(choices: Sequence[str]) -> str:
+    """As pydantic lists them."""
+    *most, last = (f"'{choice}'" for choice in choices)
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 def _listed(parameters: Iterable[str]) -> str:

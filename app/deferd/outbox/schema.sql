@@ -2,7 +2,7 @@
 -- Run it in one transaction. It makes the schema `deferd`, upgrades an earlier version of it, and may be repeated.
 -- Then let the role of the application use it: grant usage on schema deferd to APPLICATION;
 
-select pg_catalog.pg_advisory_xact_lock({lock});
+select pg_catalog.pg_advisory_xact_lock({schema_lock});
 create schema if not exists deferd;
 create table if not exists deferd.version (version integer not null);
 
@@ -53,15 +53,21 @@ create table if not exists deferd.relay (
 );
 insert into deferd.relay default values on conflict do nothing;
 
--- Gives a row its place in the order of commits, and wakes the relay. NOTIFY cannot be used in PREPARE TRANSACTION, so
+-- Gives a row its place in the order of commits, and wakes a relay that sleeps, which holds the lock. One that does not
+-- sleep can't begin to before this commit has ended, because the commit holds the lock then. To notify each time would
+-- be simpler, but commits that notify wait for each other until they are on the disk. PREPARE TRANSACTION refuses those:
 -- such a transaction sets `deferd.notify` to off, and the relay finds its rows when it looks by itself, each second.
+-- The transaction has one of the locks before it has a position: by that the relay knows which rows may still appear.
 create or replace function deferd.at_commit() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $body$
 begin
-    update deferd.outbox set position = nextval('deferd.outbox_position') where position = new.position;
-    if current_setting('deferd.notify', true) is distinct from 'off' then
-        perform pg_notify('deferd_outbox', '');
+    if not pg_try_advisory_xact_lock_shared({sleep_lock}) then
+        perform pg_advisory_xact_lock_shared({commit_lock});  -- nobody has it alone, so this does not wait
+        if current_setting('deferd.notify', true) is distinct from 'off' then
+            perform pg_notify('deferd_outbox', '');
+        end if;
     end if;
+    update deferd.outbox set position = nextval('deferd.outbox_position') where position = new.position;
     return null;
 end
 $body$;
@@ -119,13 +125,25 @@ begin
 end
 $body$;
 
-create or replace function deferd.check_text(path text, value jsonb, pattern text, meaning text) returns void
+-- `shape` is the pattern without its bound, which is `most`: a bound makes a match take ten times as long.
+create or replace function deferd.check_name(path text, value text, shape text, most integer, meaning text) returns void
+language plpgsql as $body$
+begin
+    if value is null then
+        perform deferd.refuse(path, 'is required');
+    elsif length(value) > most or value collate "C" !~ shape then
+        perform deferd.refuse(path, meaning, to_jsonb(value)::text);
+    end if;
+end
+$body$;
+
+create or replace function deferd.check_text(
+    path text, value jsonb, shape text, most integer, meaning text
+) returns void
 language plpgsql as $body$
 begin
     perform deferd.check_type(path, value, 'string', 'a string');
-    if (value #>> '{}') collate "C" !~ pattern then
-        perform deferd.refuse(path, meaning, value::text);
-    end if;
+    perform deferd.check_name(path, value #>> '{}', shape, most, meaning);
 end
 $body$;
 
@@ -133,17 +151,19 @@ create or replace function deferd.check_length(path text, value jsonb, low integ
 language plpgsql as $body$
 begin
     perform deferd.check_type(path, value, 'string', 'a string');
-    if length(value #>> '{}') not between low and high then
-        perform deferd.refuse(path, 'must have ' || low || ' to ' || high || ' characters', value::text);
+    if length(value #>> '{}') < low then
+        perform deferd.refuse(path, 'must have at least ' || low || ' characters', value::text);
+    elsif length(value #>> '{}') > high then
+        perform deferd.refuse(path, 'must have at most ' || high || ' characters', value::text);
     end if;
 end
 $body$;
 
-create or replace function deferd.check_choice(path text, value jsonb, choices text[]) returns void
+create or replace function deferd.check_choice(path text, value jsonb, choices jsonb, meaning text) returns void
 language plpgsql as $body$
 begin
-    if jsonb_typeof(value) <> 'string' or (value #>> '{}') <> all (choices) then
-        perform deferd.refuse(path, 'must be one of ' || array_to_string(choices, ', '), value::text);
+    if jsonb_typeof(value) <> 'string' or not choices @> value then
+        perform deferd.refuse(path, meaning, value::text);
     end if;
 end
 $body$;
@@ -180,7 +200,9 @@ $body$;
 create or replace function deferd.check_different(path text, value jsonb, what text) returns void
 language plpgsql as $body$
 begin
-    if (select count(distinct item) < count(*) from jsonb_array_elements(value) as item) then
+    if jsonb_array_length(value) > 1 and (
+        select count(distinct item) < count(*) from jsonb_array_elements(value) as item
+    ) then
         perform deferd.refuse(path, 'must not repeat ' || what, value::text);
     end if;
 end
@@ -236,49 +258,28 @@ begin
 end
 $body$;
 
-create or replace function deferd.check_options(options jsonb) returns void
+create or replace function deferd.check_fields(fields jsonb) returns void
 language plpgsql as $body$
 declare
     name text;
     value jsonb;
 begin
-    perform deferd.check_type('fields', options, 'object', 'a JSON object');
-    for name, value in select * from jsonb_each(options) loop
+    perform deferd.check_type('fields', fields, 'object', 'a JSON object');
+    for name, value in select * from jsonb_each(fields) loop
         perform deferd.check_option(name, value);
     end loop;
-end
-$body$;
-
-create or replace function deferd.check_topic(topic text) returns void
-language plpgsql as $body$
-begin
-    if topic is null then
-        perform deferd.refuse('topic', 'is required');
-    elsif topic collate "C" !~ {topic_pattern} then
-        perform deferd.refuse('topic', {topic_meaning}, to_jsonb(topic)::text);
-    end if;
-end
-$body$;
-
-create or replace function deferd.check_id(id text) returns void
-language plpgsql as $body$
-begin
-    if id is null then
-        perform deferd.refuse('id', 'is required');
-    elsif id collate "C" !~ {id_pattern} then
-        perform deferd.refuse('id', {id_meaning}, to_jsonb(id)::text);
-    end if;
 end
 $body$;
 
 create or replace function deferd.check_body(body jsonb) returns void
 language plpgsql as $body$
 begin
-    -- so many levels need twice as many brackets
-    if octet_length(body::text) > 2 * {depth} and jsonb_path_exists(
-        body, 'strict $.**{{depth}} ? (@.type() == "object" || @.type() == "array")'
-    ) then
+    if octet_length(body::text) < 300 then -- too short for what is refused here
+        return;
+    elsif jsonb_path_exists(body, 'strict $.**{{depth}} ? (@.type() == "object" || @.type() == "array")') then
         perform deferd.refuse('body', 'is nested deeper than {depth} levels');
+    elsif jsonb_path_exists(body, 'strict $.** ? (@.type() == "number" && @.abs() > {float_max})') then
+        perform deferd.refuse('body', 'has a number beyond 1.8e308, the maximum');
     end if;
 end
 $body$;
@@ -287,17 +288,18 @@ $body$;
 create or replace function deferd.due(delay interval, run_at timestamptz) returns text
 language plpgsql as $body$
 declare
-    latest timestamptz := clock_timestamp() + make_interval(secs => {delay_max});
+    present timestamptz := clock_timestamp();
+    latest timestamptz := present + make_interval(secs => {delay_max});
 begin
     if delay is not null then
         if run_at is not null then
             perform deferd.refuse('run_at', 'and delay exclude each other: give one of them');
         elsif delay < interval '0' then
             perform deferd.refuse('delay', 'must be at least 0 seconds', delay::text);
-        elsif extract(epoch from delay) > {delay_max} or clock_timestamp() + delay > latest then
+        elsif extract(epoch from delay) > {delay_max} then
             perform deferd.refuse('delay', 'must be at most {delay_max} seconds', delay::text);
         end if;
-        run_at := clock_timestamp() + delay;
+        run_at := least(present + delay, latest); -- ten years by the calendar may have a day more
     elsif run_at > latest then
         perform deferd.refuse('run_at', 'must be at most {delay_max} seconds (10 years) ahead', run_at::text);
     end if;
@@ -328,21 +330,25 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $body
 declare
     options jsonb := coalesce(fields, '{}');
     has_id boolean := id is not null;
+    path text;
+    value jsonb;
     due text := case when delay is not null or run_at is not null then deferd.due(delay, run_at) end;
 begin
-    perform deferd.check_topic(topic);
+{check_topic}
     if has_id then
-        perform deferd.check_id(id);
+    {check_id}
     else
         id := replace(gen_random_uuid()::text, '-', '');
     end if;
+    if on_conflict = 'append' or fields ->> 'on_conflict' = 'append' then
+        perform deferd.refuse('on_conflict', 'must not be append: the outbox may send a row twice after a crash, and'
+            ' would append the body twice');
+    end if;
+    if fields is not null then
+        perform deferd.check_fields(fields);
+    end if;
 {put_options}
     if options <> '{}' then
-        if options ->> 'on_conflict' = 'append' then
-            perform deferd.refuse('on_conflict', 'must not be append: the outbox may send a row twice after a crash, and'
-                ' would append the body twice');
-        end if;
-        perform deferd.check_options(options);
         if options ->> 'if_reserved' = 'after' and options ->> 'on_conflict' = 'reject' then
             perform deferd.refuse('if_reserved', '`after` needs `on_conflict` `keep` or `replace`, not `reject`');
         elsif jsonb_typeof(options -> 'max_wait') <> 'null' then
@@ -355,11 +361,14 @@ begin
                 );
             end if;
         end if;
-        if not has_id and (
-            options ->> 'if_reserved' = 'after' or options ->> 'max_wait' <> '' or options ->> 'unique_for' <> ''
-        ) then
-            perform deferd.refuse('id', 'is required with if_reserved after, max_wait and unique_for:'
-                ' without one no two puts are for the same job');
+        if not has_id then
+            for path in
+                select one.key from jsonb_each_text(options) as one
+                where one.key in ('max_wait', 'unique_for') and one.value is not null
+                    or one.key = 'if_reserved' and one.value = 'after'
+            loop
+                perform deferd.refuse(path, 'needs an `id`: without one no two puts are for the same job');
+            end loop;
         end if;
     end if;
     options := jsonb_build_object('on_conflict', 'keep') || options || jsonb_build_object('topic', topic, 'id', id);
@@ -382,16 +391,17 @@ declare
     options jsonb := coalesce(fields, '{}');
     due text := case when delay is not null or run_at is not null then deferd.due(delay, run_at) end;
     name text;
+    value jsonb;
 begin
-    perform deferd.check_topic(topic);
-    perform deferd.check_id(id);
-{reschedule_options}
-    if options <> '{}' then
-        perform deferd.check_options(options);
-        for name in select key from jsonb_object_keys(options) as key where key <> all ({reschedule_names}) limit 1 loop
+{check_topic}
+{check_id}
+    if fields is not null then
+        perform deferd.check_fields(fields);
+        for name in select key from jsonb_object_keys(fields) as key where key <> all ({reschedule_names}) limit 1 loop
             perform deferd.refuse(name, 'is not a known field');
         end loop;
     end if;
+{reschedule_options}
     if due is not null then
         options := options || jsonb_build_object('run_at', due);
     end if;
@@ -409,8 +419,8 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $body
 declare
     options jsonb := '{}';
 begin
-    perform deferd.check_topic(topic);
-    perform deferd.check_id(id);
+{check_topic}
+{check_id}
 {cancel_options}
     insert into deferd.outbox (verb, topic, id, fields) values ('cancel', topic, id, options);
 end

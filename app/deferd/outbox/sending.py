@@ -2,7 +2,7 @@
 
 The order matters for the rows of one job: they go one after the other, in waves in which each job occurs once. A cancel
 by tag is a barrier: it goes when all rows before it are done, and those behind it follow. What precedes a cancel of the
-same job is not sent at all, so that a crash never brings the job to life for a moment.
+same job, or a put a cancel by its tag, is not sent at all: else a crash could bring the job to life for a moment.
 
 ===========================================  ==================================================================
 response                                     outcome
@@ -20,15 +20,15 @@ another problem of a whole call              its halves are sent by themselves, 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from enum import Enum
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from deferd.client.async_transport import AsyncTransport
 from deferd.client.errors import NoAnswer, UnexpectedAnswer, Unreachable
+from deferd.client.job_requests import new_id
 from deferd.client.requests import ApiRequest, parsed, request_for
 from deferd.client.sender import RetryPolicy
 from deferd.client.transport import HttpSettings
@@ -65,8 +65,11 @@ _TAGGED_JOBS = 5000
 _RETRY = RetryPolicy(first_pause_s=0.1, max_pause_s=2.0, heeds_proxies=False)
 _FULL = RetryPolicy(first_pause_s=0.5, max_pause_s=10.0)
 _FORGOTTEN_S = 60.0
-"""A topic whose rows were not tried for so long, though they could have been, is full anew when it is full."""
+"""After so long a time without an attempt, the time for which a topic has been full begins again."""
 _TRANSIENT_STATUSES = (401, 408, 429)
+_TOO_LARGE = 413
+_STATUSES_OF_ROWS = (403, 409, _TOO_LARGE, 422)
+"""Those of problems that a row may have. Others, such as that there is no such path, say that the URL is wrong."""
 _WITHOUT_EFFECT = {
     "put": (JobExists.code,),
     "cancel": (JobNotFound.code, JobReserved.code),
@@ -187,7 +190,7 @@ class RowSender:
         self._failures = 0
         self._log = FailureLog("sending rows of the outbox", LOG)
         self._full: dict[str, _FullTopic] = {}
-        self._left_topics: set[str | None] = set()
+        self._left_topics: set[str] = set()
         """Those that were full in this `send`. Of their rows, only cancels that end all before them are sent."""
         self._covered: dict[int, list[int]] = {}
         self._settled = 0
@@ -256,13 +259,13 @@ class RowSender:
                 if again:
                     groups.append(again)
                     await self._pause(StoreUnavailable(f"the service did not store {len(again)} of {len(part)} rows"))
-            elif reply.error is not None and _is_transient(reply.error):
+            elif _is_transient(error := _error_of(reply)):
                 groups.append(part)
-                if isinstance(reply.error, NoAnswer) and not isinstance(reply.error, Unreachable):
+                if isinstance(error, NoAnswer) and not isinstance(error, Unreachable) and len(part) > _LEAST_ROWS:
                     self._most_rows = max(len(part) // 2, _LEAST_ROWS)
-                await self._pause(reply.error)
+                await self._pause(error)
             elif len(part) == 1:
-                self._note_results(part, [_problem_of(reply)])
+                self._note_results(part, [_problem_of(error, reply.content)])
             else:
                 groups += [part[len(part) // 2 :], part[: len(part) // 2]]
 
@@ -346,13 +349,10 @@ class RowSender:
     async def _cancel_tag(self, row: OutboxRow) -> None:
         fields = json.loads(row.fields)
         tag, if_reserved = fields["tag"], fields["if_reserved"]
-        if self._full:  # puts with this tag may have been left behind
-            await self._drop_tagged([*self._full], tag, if_reserved, row.position)
-        # Another database has the same positions.
-        name = hashlib.blake2b(
-            f"{row.position} {row.written_at.timestamp()} {tag}".encode(), digest_size=16
-        ).hexdigest()
-        call = {"select": {"tag": tag}, "if_reserved": if_reserved, "limit": _TAGGED_JOBS, "request_id": name}
+        if full := {*self._full, *self._left_topics}:  # puts with this tag may have been left behind
+            await self._drop_tagged([*full], tag, if_reserved, row.position)
+        # With the id of an earlier call it would spare the puts before it that are sent again, too.
+        call = {"select": {"tag": tag}, "if_reserved": if_reserved, "limit": _TAGGED_JOBS, "request_id": new_id()}
         request = request_for(CANCEL_SELECTED_JOBS, body=json.dumps(call).encode(), repeatable=True)
         while True:
             reply = await self._call(request)
@@ -360,10 +360,10 @@ class RowSender:
                 if reply.result.complete:
                     self._note_done(row)
                     return
-            elif reply.error is not None and _is_transient(reply.error):
-                await self._pause(reply.error)
+            elif _is_transient(error := _error_of(reply)):
+                await self._pause(error)
             else:
-                self._note_refused(row, _problem_of(reply).fields)
+                self._note_refused(row, _problem_of(error, reply.content).fields)
                 return
 
 
@@ -372,19 +372,39 @@ def _without_cancelled(rows: Sequence[OutboxRow]) -> tuple[Sequence[OutboxRow], 
     if all([row.verb == "put" for row in rows]):  # noqa: C419 (takes half the time)
         return rows, {}
     cancels: dict[tuple[str | None, str | None], int] = {}
+    tags: dict[str, int] = {}
+    retagged: set[tuple[str | None, str | None]] = set()
     covered: dict[int, list[int]] = {}
     left: list[OutboxRow] = []
     for row in reversed(rows):
-        cancel = cancels.get((row.topic, row.id))
+        job = (row.topic, row.id)
+        cancel = None
         if row.verb == "cancel":
             if _ends_all(row):
-                cancels[row.topic, row.id] = row.position
-        elif cancel is not None and row.verb != "cancel_tag":
+                cancels[job] = row.position
+        elif row.verb == "cancel_tag":
+            tags[json.loads(row.fields)["tag"]] = row.position
+        else:
+            cancel = cancels.get(job)
+            if cancel is None and tags and '"tags"' in row.fields:
+                if row.verb == "reschedule":
+                    retagged.add(job)
+                elif job not in retagged:
+                    cancel = _cancel_by_tag(row, tags)
+        if cancel is None:
+            left.append(row)
+        else:
             covered.setdefault(cancel, []).append(row.position)
-            continue
-        left.append(row)
     left.reverse()
     return left, covered
+
+
+def _cancel_by_tag(put: OutboxRow, tags: Mapping[str, int]) -> int | None:
+    """The position of a later cancel by tag that makes the put needless; one that replaces a job is not."""
+    fields = json.loads(put.fields)
+    if fields.get("on_conflict") == "replace":
+        return None
+    return next((tags[tag] for tag in fields.get("tags") or () if tag in tags), None)
 
 
 def _ends_all(row: OutboxRow) -> bool:
@@ -414,21 +434,30 @@ def _outcome_of(row: OutboxRow, result: _RowResult) -> _Outcome:
         return _Outcome.FULL
     if status >= 500 or status in _TRANSIENT_STATUSES or code == NotYetAvailable.code:
         return _Outcome.AGAIN
-    if code in _WITHOUT_EFFECT[row.verb] and (row.verb != "put" or json.loads(row.fields)["on_conflict"] == "keep"):
+    if code in _WITHOUT_EFFECT[row.verb] and (row.verb != "put" or json.loads(row.fields).get("on_conflict") == "keep"):
         return _Outcome.WITHOUT_EFFECT
     return _Outcome.REFUSED
 
 
+def _error_of(reply: Reply[Any]) -> DeferdError:
+    assert reply.error is not None  # noqa: S101 (for mypy: there is no result)
+    return reply.error
+
+
 def _is_transient(error: DeferdError) -> bool:
     """Whether a whole call is to be sent again: the error says nothing about its rows."""
-    if isinstance(error, UnexpectedAnswer):
-        return not error.is_problem or error.status >= 500 or error.status in _TRANSIENT_STATUSES
+    if isinstance(error, UnexpectedAnswer):  # a proxy may find a call too large, too
+        return error.status not in _STATUSES_OF_ROWS or not (error.is_problem or error.status == _TOO_LARGE)
     return _RETRY.is_transient(error) or isinstance(error, Unauthorized | NotYetAvailable)
 
 
-def _problem_of(reply: Reply[Any]) -> _OwnResult:
+def _problem_of(error: DeferdError, content: bytes) -> _OwnResult:
     """The result of a row that was sent alone, from the problem document in the response."""
-    problem = parsed(reply.content)
+    problem: dict[str, Any]
+    if isinstance(error, UnexpectedAnswer) and not error.is_problem:
+        problem = {"status": error.status, "code": error.code, "detail": str(error)}
+    else:
+        problem = parsed(content)
     return _OwnResult(problem["status"], problem["code"], problem)
 
 

@@ -1,11 +1,16 @@
-"""Over HTTP: all topics at a glance, the system, the caller's key, and the reason of a pause."""
+"""Over HTTP: all topics at a glance, the system, relays, the caller's key, and the reason of a pause."""
 
 from __future__ import annotations
 
+import re
+import time
+
 import httpx
 
+from deferd import AsyncClient, Client
 from tests.acceptance.api.keyed_service import KeysFile, call
-from tests.acceptance.http_calls import NO_TLS
+from tests.acceptance.cli.command_line import Shell
+from tests.acceptance.http_calls import NO_TLS, moment
 from tests.acceptance.service_process import ServiceProcess
 from tests.waiting import wait_until
 
@@ -91,3 +96,37 @@ async def test_a_key_sees_itself_and_only_its_topics(service: ServiceProcess, ke
     assert (await call(service, "GET", "/system", token=few)).status == 403
     assert (await call(service, "GET", "/system", token=keys.tokens["read"])).status == 200
     assert (await call(service, "GET", "/key", token=keys.tokens["put"])).status == 403
+
+
+async def test_a_relay_reports_with_the_scope_put_and_is_listed(service: ServiceProcess, keys: KeysFile) -> None:
+    report = {"database": "db:5432/shop", "working": True, "rows": 12, "refused": 1, "lag": 0.25}
+    path, put, read = "/relays/shop-1:7", keys.tokens["put"], keys.tokens["read"]
+    assert (await call(service, "PUT", path, report, token=read)).status == 403
+    reported = (await call(service, "PUT", path, report, token=put)).json()
+    del report["working"]
+    assert reported == {"name": "shop-1:7", "state": "works", **report, "seen_at": reported["seen_at"]}
+    assert abs(moment(reported["seen_at"]) - time.time()) < 10
+    async with AsyncClient(service.url, key=read) as client:
+        assert [one.fields for one in await client.relays()] == [reported]
+    shown = Shell(service.url).run("system", DEFERD_KEY=read).stdout
+    assert re.search("^relays +shop-1:7 works for db:5432/shop: 12 rows, 0.25s behind, 1 refused$", shown, re.MULTILINE)
+    metrics = (await call(service, "GET", "/metrics", token=read)).body.decode()
+    assert 'deferd_outbox_relay_up{database="db:5432/shop"} 1.0' in metrics
+    for name, value in (("lag_seconds", 0.25), ("rows", 12.0), ("refused_rows", 1.0)):
+        assert f'deferd_outbox_{name}{{database="db:5432/shop"}} {value}' in metrics
+    assert (await call(service, "GET", "/relays", token=keys.tokens["few"])).status == 403
+    wrong = {"lag": -1, "rows": 0.5, "refused": True, "working": 1, "database": "a\nb", "password": "x"}
+    refused = (await call(service, "PUT", path, wrong, token=put)).json()
+    assert sorted(error["field"] for error in refused["errors"]) == sorted(f"body.{name}" for name in wrong)
+
+
+def test_only_keys_for_all_topics_see_alerts_of_outboxes(service: ServiceProcess, keys: KeysFile) -> None:
+    with Client(service.url, key=keys.tokens["put"]) as client:
+        client.report_relay("alert", database="db:5432/alert", working=True, rows=0, refused=3, lag=0)
+
+    def has_alert(key: str) -> bool:
+        with Client(service.url, key=keys.tokens[key]) as client:
+            return any(one.database == "db:5432/alert" for one in client.now().alerts)
+
+    wait_until(lambda: has_alert("read"), 10, "the alerts are read again")
+    assert not has_alert("few")

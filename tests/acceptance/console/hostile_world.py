@@ -126,6 +126,8 @@ def fill(url: str, headers: Mapping[str, str] | None = None) -> None:
         call("PUT", f"/calendars/{CALENDAR}", {"windows": [{"zone": "Europe/Berlin", "from": "08:00", "to": "18:00"}]})
         call("PUT", f"/schedules/{SCHEDULE}", {"topic": "shop.reports", "cron": "0 3 * * *", "job": job})
         call("POST", f"/schedules/{SCHEDULE}/run")
+        relay = {"database": HOSTILE, "working": True, "rows": 1, "refused": 1, "lag": 0}
+        call("PUT", "/relays/hostile-1", relay)
         call("POST", f"/topics/{TOPIC}/pause", {"reason": HOSTILE[:200]})
         call("POST", "/topics/shop.reports/redrive", {})
         purge = "state=dead&reason=expired&as_task=true"

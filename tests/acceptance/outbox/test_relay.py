@@ -9,8 +9,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from deferd.client.errors import NoAnswer
+from deferd.client.errors import NoAnswer, UnexpectedAnswer
 from deferd.client.requests import ApiRequest
+from deferd.contract.errors import DeferdError, Unauthorized
+from deferd.outbox import database as outbox_database
 from deferd.outbox import relay, sending
 from deferd.outbox.sending import Reply
 from tests.acceptance.http_calls import Http, ok
@@ -20,6 +22,7 @@ from tests.waiting import until
 
 PUT = "SELECT deferd.put(%s, to_jsonb(%s::text), id => %s)"
 CANCEL = "SELECT deferd.cancel(%s, %s)"
+OF_RELAYS = "FROM pg_stat_activity WHERE application_name = 'deferd relay'"
 
 
 async def job_ids(http: Http) -> list[str]:
@@ -78,10 +81,9 @@ async def test_the_calls_for_one_job_keep_their_order(
     again = ok(await http.get(http.job_path("again")))
     assert (again["body"], again["state"]) == ("second", "delayed")
     assert ok(await http.get(http.job_path("replaced")))["body"] == 2
-    put_ids = [
-        job["body"] for one in service.requests if one.path == "/jobs/batch" for job in json.loads(one.body)["jobs"]
-    ]
-    assert sorted(map(str, put_ids)) == ["1", "2", "second"], "no job comes to life that is cancelled already"
+    batches = [json.loads(one.body or b"") for one in service.requests if one.path == "/jobs/batch"]
+    bodies = [job["body"] for batch in batches for job in batch["jobs"]]
+    assert sorted(map(str, bodies)) == ["1", "2", "second"], "no job comes to life that is cancelled already"
 
 
 async def test_a_transaction_that_commits_late_is_not_skipped(
@@ -97,6 +99,41 @@ async def test_a_transaction_that_commits_late_is_not_skipped(
             slow.commit()
             await until_sent(database)
             assert "late" in await job_ids(http)
+
+
+SLOW = """
+CREATE FUNCTION commit_slowly() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.5); RETURN NULL; END';
+CREATE CONSTRAINT TRIGGER later AFTER INSERT ON deferd.outbox DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW WHEN (NEW.id = 'slow') EXECUTE FUNCTION commit_slowly();
+"""
+
+
+@pytest.mark.parametrize("is_prepared", [True, False], ids=["prepared", "slow trigger"])
+async def test_a_cancel_does_not_overtake_a_put_whose_commit_was_slow(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http, *, is_prepared: bool
+) -> None:
+    database.execute(SLOW)
+    with psycopg.connect(outbox_url) as other:
+        async with relaying(outbox_url, shared_service.url):
+            other.execute(PUT, (http.topic, "", "prepared" if is_prepared else "slow"))
+            if is_prepared:
+                other.execute("SET LOCAL deferd.notify = 'off'")
+                commit: asyncio.Future[Any] = asyncio.ensure_future(asyncio.sleep(0.5))
+                other.execute("PREPARE TRANSACTION 'shop'")
+            else:
+                commit = asyncio.ensure_future(asyncio.to_thread(other.commit))
+            number = 0
+            while not commit.done():  # meanwhile others get later positions and are sent
+                number += 1
+                database.execute(PUT, (http.topic, "", f"early-{number}"))
+                await asyncio.sleep(0.01)
+            await until_sent(database)
+            if is_prepared:
+                database.execute("COMMIT PREPARED 'shop'")
+            database.execute(CANCEL, (http.topic, "prepared" if is_prepared else "slow"))
+            await until_sent(database)
+    assert number > 5
+    assert await job_ids(http) == sorted(f"early-{one + 1}" for one in range(number))
 
 
 async def test_each_outcome_has_its_effect_and_stops_no_other_row(
@@ -143,7 +180,8 @@ async def test_rows_of_a_full_topic_wait_and_others_go_on(
     other = f"{http.topic}-other"
     ok(await http.put(http.topic_path(), json={"max_jobs": 1}))
     await http.put_job("first")
-    async with relaying(outbox_url, shared_service.url):
+    service = WatchedService(shared_service.url)
+    async with relaying(outbox_url, service):
         with database.transaction():
             database.execute(PUT, (http.topic, "1", "second"))
             database.execute("SELECT deferd.put(%s, id => 'tagged', tags => array[%s])", (http.topic, http.topic))
@@ -155,10 +193,37 @@ async def test_rows_of_a_full_topic_wait_and_others_go_on(
 
         database.execute("SELECT deferd.cancel_tag(%s)", (http.topic,))
         await until(lambda: waiting(database) == ["second"], "the cancel took back what waited")
+
+        for number in range(20):
+            database.execute(PUT, (other, "", f"other-{number}"))
+            await until(lambda: waiting(database) == ["second"], "another topic goes on")
+        attempts = sum(b'"second"' in (one.body or b"") for one in service.requests)
+        assert attempts < 10, "the full topic is tried now and then"
         ok(await http.delete(http.job_path("first")))
         await until_sent(database)
     assert await job_ids(http) == ["second"]
     assert refused(database) == {}
+
+
+async def test_what_follows_a_row_that_waits_for_its_topic_waits_too(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox_database, "READ_ROWS", 10)
+    monkeypatch.setattr(relay, "_AHEAD_ROWS", 2)
+    ok(await http.put(http.topic_path(), json={"max_jobs": 1}))
+    await http.put_job("first")
+    with database.transaction():
+        for number in range(12):  # so that the next read is under way
+            database.execute(PUT, (f"{http.topic}-other", "", f"before-{number}"))
+        database.execute(PUT, (http.topic, "", "second"))
+        for number in range(12):
+            database.execute(PUT, (f"{http.topic}-other", "", f"behind-{number}"))
+        database.execute("SELECT deferd.reschedule(%s, 'second', delay => '1 hour')", (http.topic,))
+    async with relaying(outbox_url, shared_service.url):
+        await until(lambda: len(waiting(database)) <= 2, "the others were sent")
+        ok(await http.delete(http.job_path("first")))
+        await until_sent(database)
+    assert ok(await http.get(http.job_path("second")))["state"] == "delayed"
 
 
 async def test_rows_of_a_topic_that_is_full_for_too_long_are_refused(
@@ -178,17 +243,21 @@ async def test_a_cancel_by_tag_cancels_what_was_put_before_it_and_nothing_else(
     shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sending, "_TAGGED_JOBS", 2)
-    put = "SELECT deferd.put(%s, id => %s, tags => array[%s])"
+    put = "SELECT deferd.put(%s, id => %s, tags => array[%s], on_conflict => %s)"
     with database.transaction():
         for job_id in ("a", "b", "c", "d", "e"):
-            database.execute(put, (http.topic, job_id, http.topic))
+            database.execute(put, (http.topic, job_id, http.topic, "replace"))
+        database.execute(put, (http.topic, "never-sent", http.topic, "keep"))
+        database.execute(put, (http.topic, "no-longer-tagged", http.topic, "keep"))
+        database.execute("SELECT deferd.reschedule(%s, 'no-longer-tagged', tags => '{}')", (http.topic,))
         database.execute("SELECT deferd.cancel_tag(%s)", (http.topic,))
-        database.execute(put, (http.topic, "e", http.topic))
-        database.execute(put, (http.topic, "f", http.topic))
+        database.execute(put, (http.topic, "e", http.topic, "keep"))
+        database.execute(put, (http.topic, "f", http.topic, "keep"))
     service = WatchedService(shared_service.url)
     async with relaying(outbox_url, service):
         await until_sent(database)
-    assert await job_ids(http) == ["e", "f"]
+    assert await job_ids(http) == ["e", "f", "no-longer-tagged"]
+    assert not any(b"never-sent" in (one.body or b"") for one in service.requests)
     assert service.sent().count(("POST", "/jobs/cancel")) >= 3, "it was repeated until it was complete"
 
 
@@ -233,6 +302,57 @@ async def test_rows_whose_response_was_lost_are_sent_again(
     assert refused(database) == {}
 
 
+@pytest.mark.parametrize(
+    "error",
+    [UnexpectedAnswer(404, "a wrong path", is_problem=True), UnexpectedAnswer(422, "a wrong server"), Unauthorized()],
+    ids=lambda error: str(error) or "no key",
+)
+async def test_responses_that_say_nothing_about_rows_refuse_none(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, topic: str, error: DeferdError
+) -> None:
+    replies: list[Reply[Any]] = [Reply(None, error, b"{}")]
+    service = WatchedService(shared_service.url, lambda _, reply: replies.pop() if replies else reply)
+    database.execute(PUT, (topic, "", "a"))
+    async with relaying(outbox_url, service):
+        await until_sent(database)
+    assert len(service.requests) == 2
+    assert refused(database) == {}
+
+
+async def test_a_call_that_a_proxy_finds_too_large_is_sent_in_parts(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, topic: str
+) -> None:
+    def refuse_large(request: ApiRequest[Any], reply: Reply[Any]) -> Reply[Any]:
+        is_large = len(request.body or b"") > 500
+        return Reply(None, UnexpectedAnswer(413, "too large for a proxy"), b"<html>") if is_large else reply
+
+    with database.transaction():
+        for job_id in ("a", "b", "c", "d", "e"):
+            database.execute(PUT, (topic, "x" * 1000 if job_id == "c" else "", job_id))
+    async with relaying(outbox_url, WatchedService(shared_service.url, refuse_large)):
+        await until_sent(database)
+    assert refused(database) == {"c": "unexpected_answer"}
+
+
+async def test_relays_report_to_the_service(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http
+) -> None:
+    async def states() -> dict[str, str]:
+        return {one["name"]: one["state"] for one in ok(await http.get("/relays"))["relays"] if one["name"] in names}
+
+    names = {f"{http.topic[:20]}-{letter}" for letter in "ab"}
+    first, second = sorted(names)
+    async with relaying(outbox_url, shared_service.url, name=first):
+        while await states() != {first: "works"}:
+            await asyncio.sleep(0.01)
+        async with relaying(outbox_url, shared_service.url, name=second):
+            while await states() != {first: "works", second: "waits"}:
+                await asyncio.sleep(0.01)
+    [report] = [one for one in ok(await http.get("/relays"))["relays"] if one["name"] == first]
+    assert report["database"] == outbox_url.rpartition("@")[2]
+    assert (report["state"], report["rows"], report["lag"]) == ("waits", 0, 0)
+
+
 async def test_rows_that_were_acknowledged_are_not_sent_again_after_the_connection_broke(
     shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http
 ) -> None:
@@ -256,17 +376,16 @@ async def test_nothing_is_sent_by_a_relay_that_may_have_lost_its_lock(
 ) -> None:
     monkeypatch.setattr(relay, "CONFIRMED_S", 0)
     reconnected: list[bool] = []
-    of_relays = "FROM pg_stat_activity WHERE application_name = 'deferd relay'"
     first = 0
 
     def break_connection(request: ApiRequest[Any], reply: Reply[Any]) -> Reply[Any]:
         nonlocal first
-        [pid] = database.execute(f"SELECT pid {of_relays}").fetchone() or [0]
+        [pid] = database.execute(f"SELECT pid {OF_RELAYS}").fetchone() or [0]
         if not first:
             first = pid
-            database.execute(f"SELECT pg_terminate_backend(pid, 5000) {of_relays}")
+            database.execute(f"SELECT pg_terminate_backend(pid, 5000) {OF_RELAYS}")
         else:
-            reconnected.append(pid != first)
+            reconnected.append(pid not in {0, first})
         return reply
 
     service = WatchedService(shared_service.url, break_connection)

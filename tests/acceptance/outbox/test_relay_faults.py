@@ -22,15 +22,19 @@ from tests.waiting import until
 PUT = "SELECT deferd.put(%s, id => %s)"
 
 
+@pytest.fixture
+def short_takeover(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "TAKEOVER_S", 0.5)
+
+
+@pytest.mark.usefixtures("short_takeover")
 async def test_another_relay_takes_over_when_the_one_that_works_is_killed(
     shared_service: ServiceProcess,
     outbox_url: str,
     database: psycopg.Connection,
     http: Http,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(relay, "TAKEOVER_S", 0.5)
     caplog.set_level("INFO", "deferd.relay")
     command = ("relay", outbox_url, "--url", shared_service.url, "--name")
     with WorkerProcess(*command, "first", module="deferd") as first:

@@ -35,6 +35,7 @@ async def use(url: str, ca_file: Path | None = None) -> str:
         await client.pop(topic, consumer="c1")
         await client.put(topic, 1, id="held", on_conflict="replace", if_reserved="after")
         await client.put(topic, 1, id="items", delay=600, on_conflict="append")
+        await client.report_relay("r1", database="db:5432/shop", working=True, rows=0, refused=0, lag=0)
         await client.set_push(f"{topic}-pushed", "http://localhost:1/", ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"])
         return await client.metrics()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -17,6 +18,7 @@ from deferd.engine.history import BestRate
 from deferd.engine.inspection.attention import FAILING_CRITICAL, FAILING_LEAST, Alert, Now
 from deferd.engine.inspection.consumers import Sample, SeenConsumer
 from deferd.engine.inspection.failing import WINDOW_MS
+from deferd.engine.inspection.relays import Report
 from deferd.engine.push_store import OPENS_AFTER
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
@@ -29,7 +31,7 @@ HOUR_MS = 3_600_000
 async def now(driver: EngineDriver, *topics: str) -> Now:
     """As it is at this moment; only visible `topics`, if there are any."""
     engine = driver.engine
-    for reads in (engine.alerts, engine.dead_jobs, engine.consumer_registry):
+    for reads in (engine.alerts, engine.dead_jobs, engine.consumer_registry, engine.relays):
         reads._reads._values.clear()
     return await engine.alerts.now((lambda topic: topic in topics) if topics else (lambda _: True))
 
@@ -533,3 +535,28 @@ async def test_what_another_program_writes_among_acknowledgements_is_no_acknowle
     driver.server.command("SET", "deferd:{0}:acknowledged", "x")
     driver.engine.alerts._acknowledgements._reads._values.clear()
     await only_alert(driver)
+
+
+async def test_an_outbox_that_is_behind_or_refused_or_that_nobody_sends(driver: EngineDriver) -> None:
+    """Keys for some topics do not see it, as it names a database."""
+
+    async def report(*, works: bool = True, refused: int = 0, lag_s: float = 0) -> int:
+        return await driver.engine.relays.report("r", Report("db:5432/shop", works, 12, refused, lag_s))
+
+    began_ms = await report(works=False)
+    assert await alerts(driver) == []
+    driver.move_clock(31)
+    stopped = Alert("critical", "outbox_stopped", jobs=12, facts={"database": "db:5432/shop", "rows": 12})
+    stopped.facts["since_at_ms"] = began_ms
+    assert await alerts(driver) == [stopped]
+    await report(lag_s=60)
+    assert await alerts(driver) == []
+    await report(lag_s=61, refused=2)
+    behind, refused = await alerts(driver)
+    assert (behind.severity, behind.code, behind.facts["lag_ms"]) == ("warning", "outbox_behind", 61_000)
+    assert (refused.severity, refused.code, refused.facts["refused"]) == ("warning", "outbox_refused", 2)
+    worked_ms = await report(lag_s=601)
+    assert (await only_alert(driver)).severity == "critical"
+    driver.move_clock(31)
+    assert await only_alert(driver) == replace(stopped, facts=stopped.facts | {"since_at_ms": worked_ms})
+    assert (await driver.engine.alerts.now(lambda _: True, with_outboxes=False)).alerts == []

@@ -26,6 +26,7 @@ from deferd.engine.history import COUNTS
 from deferd.engine.inspection.acknowledgements import Acknowledgement
 from deferd.engine.inspection.consumers import Sample, SeenConsumer
 from deferd.engine.inspection.failing import FailingTopics
+from deferd.engine.inspection.relays import Report
 from deferd.engine.placement import ANY_DEFAULT, Terms
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
@@ -86,6 +87,8 @@ async def inspect_everything(engine: Engine) -> None:
     await engine.system.read()
     await engine.request_clock._read()
     await engine.processes.announce()
+    await engine.relays.report("r", Report("db:5432/shop", is_working=True, rows=0, refused=0, lag_s=0))
+    await engine.relays.read()
 
 
 async def use_session(engine: Engine) -> None:

@@ -213,6 +213,30 @@ TEXTS: list[tuple[str, str | None, dict[str, Any], str]] = [
         "the store can't be reached for shards 1, 5: their topics are missing here",
     ),
     (
+        "outbox_stopped",
+        None,
+        {"database": "db:5432/shop", "rows": 1, "since_at_ms": NOW_MS - 4 * MIN},
+        "no relay has sent the outbox of db:5432/shop for 4 min, which had 1 row then",
+    ),
+    (
+        "outbox_stopped",
+        None,
+        {"database": "db:5432/shop", "rows": 0, "since_at_ms": NOW_MS - 4 * MIN},
+        "no relay has sent the outbox of db:5432/shop for 4 min",
+    ),
+    (
+        "outbox_behind",
+        None,
+        {"database": "db:5432/shop", "rows": 1_204_000, "lag_ms": 90 * MIN},
+        "the outbox of db:5432/shop is 1 h 30 min behind: about 1,204,000 rows wait for the relay",
+    ),
+    (
+        "outbox_refused",
+        None,
+        {"database": "db:5432/shop", "refused": 3},
+        "3 rows of the outbox of db:5432/shop are refused: see `deferd outbox refused`",
+    ),
+    (
         "schedules_missed",
         "a",
         {"schedule": "nightly", "missed": 12, "last_missed_at_ms": NOW_MS - 3 * MIN},

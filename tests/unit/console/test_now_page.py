@@ -32,6 +32,12 @@ from deferd.contract.operations.now import ALERT_CODES
             "console/system",
             "shard 1 is away",
         ),
+        (
+            {"code": "outbox_stopped", "database": "db:5432/shop", "text": "no relay"},
+            "outbox_stopped|db:5432/shop",
+            "console/system",
+            "no relay",
+        ),
         ({"code": "shelf_behind", "text": "it is away"}, "shelf_behind|", "console/system", "it is away"),
     ],
 )

@@ -33,7 +33,7 @@ from deferd.api.routes import deliveries, queries, schedules_and_calendars, topi
 from deferd.contract import bulk_model, flow, json_values, model, windows
 from deferd.contract.errors import DeferdError
 from deferd.contract.operations import operation as operation_rows
-from deferd.contract.operations import push
+from deferd.contract.operations import push, relays
 from deferd.contract.operations import schedules_and_calendars as schedule_models
 from deferd.contract.push_targets import TargetPattern
 from deferd.engine import consistency, partitions, scripts
@@ -59,6 +59,7 @@ ROOT = Path(deferd.__file__).parent
 SERVICE = ("api", "cli/service/serve.py", "contract", "engine", "server", "settings.py", "store")
 """The code that reads input of others. The client, the commands and the benchmark read input of their own user."""
 SCHEDULES = "contract/operations/schedules_and_calendars.py"
+RELAYS = "contract/operations/relays.py"
 SERVICE_APP = create_app(settings.Settings(), "")
 OPERATIONS = [route for route in SERVICE_APP.routes if isinstance(route, OperationRoute)]
 
@@ -237,6 +238,8 @@ ROWS = [
         NAMES,
         (SCHEDULES,),
     ),
+    Row("name of a relay", validated(relays.RelayName), NAMES, (RELAYS,)),
+    Row("database of a relay", validated(relays.RelayDatabase), NAMES, (RELAYS,)),
     Row(
         "times of day",
         validated(schedule_models.TimesOfDay),

@@ -100,8 +100,8 @@ TAGS = [
     {"name": "calendars", "description": "Opening hours under names."},
     {
         "name": "inspection",
-        "description": "Why a job has not run, dead jobs by error, what comes due and what happened, who consumes, and "
-        "who changed what.",
+        "description": "Why a job has not run, dead jobs by error, what comes due and what happened, who consumes, "
+        "relays of outboxes, and who changed what.",
     },
     {"name": "tasks", "description": "Actions on many jobs that run in the background: progress, stop."},
     {"name": "operations", "description": "Health, metrics, and the consistency check of the whole store."},

@@ -13,6 +13,7 @@ from deferd.api.operation_router import OperationRouter
 from deferd.api.responses import instant_or_none, seconds
 from deferd.api.routes.inspection import is_visible
 from deferd.api.routes.queries import TopicsQuery, page_limit
+from deferd.contract import limits
 from deferd.contract.counted import counted
 from deferd.contract.operations import now as contract
 from deferd.contract.timestamps import instant
@@ -38,7 +39,8 @@ async def get_now(request: CurrentRequest, query: Annotated[NowQuery, Query()]) 
     is_seen = is_visible(request)
     wanted = TopicPatterns(query.names) if query.names else None
     found = await request.engine.alerts.now(
-        is_seen if wanted is None else lambda topic: wanted.match(topic) and is_seen(topic)
+        is_seen if wanted is None else lambda topic: wanted.match(topic) and is_seen(topic),
+        with_outboxes=request.admission.visible_topics is None,
     )
     return contract.Now(
         now=instant(found.now_ms),
@@ -188,6 +190,26 @@ def _shelf_behind(facts: dict[str, Any], now_ms: int) -> str:
     )
 
 
+def _outbox_stopped(facts: dict[str, Any], now_ms: int) -> str:
+    rows = f", which had {_rows(facts, 'row', 'rows')} then" if facts["rows"] else ""
+    return f"no relay has sent the outbox of {facts['database']} for {_span(now_ms - facts['since_at_ms'])}{rows}"
+
+
+def _outbox_behind(facts: dict[str, Any], _now_ms: int) -> str:
+    rows = _rows(facts, "row waits", "rows wait")
+    return f"the outbox of {facts['database']} is {_span(facts['lag_ms'])} behind: {rows} for the relay"
+
+
+def _rows(facts: dict[str, Any], one: str, many: str) -> str:
+    return f"{'about ' if facts['rows'] > limits.OUTBOX_COUNTED else ''}{counted(facts['rows'], one, many)}"
+
+
+def _outbox_refused(facts: dict[str, Any], _now_ms: int) -> str:
+    rows = counted(facts["refused"], "row of the outbox", "rows of the outbox")
+    are = "is" if facts["refused"] == 1 else "are"
+    return f"{rows} of {facts['database']} {are} refused: see `deferd outbox refused`"
+
+
 def _durability(facts: dict[str, Any], _now_ms: int) -> str:
     return (
         f"it asks for durability {facts['durability']}, and the store gives {facts['available']} ({facts['why']}): "
@@ -241,6 +263,9 @@ _TEXTS = {
     "durability": _durability,
     "timer": _timer,
     "shard_unavailable": _shard_unavailable,
+    "outbox_stopped": _outbox_stopped,
+    "outbox_behind": _outbox_behind,
+    "outbox_refused": _outbox_refused,
     "schedules_missed": _schedules_missed,
     "topic_full": _topic_full,
     "overload": _overload,

@@ -13,6 +13,7 @@ from deferd.cli.framework.output import Cells, Column
 
 if TYPE_CHECKING:
     from deferd.client import Client, Now
+    from deferd.contract.operations.relays import Relay
     from deferd.contract.operations.system import Shelf, StoreProcess
 
 _CRITICAL = "critical"
@@ -75,10 +76,11 @@ def _calm(found: Now) -> str:
 
 @client_command("deferd system", "deferd system --json | jq .store.memory_bytes", json="print JSON")
 def system(client: Client, as_json: bool) -> None:
-    """Show the service's version, its store and timers, its settings, and what your key allows."""
+    """Show the service's version, its store and timers, relays of outboxes, its settings, and what your key allows."""
     found, key = client.system(), client.key()
+    relays = client.relays()
     if as_json:
-        output.json_line({**found.fields, "key": key.fields})
+        output.json_line({**found.fields, "relays": [one.fields for one in relays], "key": key.fields})
         return
     store = found.store
     memory = store.memory_bytes
@@ -89,6 +91,7 @@ def system(client: Client, as_json: bool) -> None:
         "durability": store.durability + (f" ({store.why_not_fsync})" if store.why_not_fsync else ""),
         "replicas": store.replicas,
         "shelf": None if found.shelf is None else _shelf(found.shelf),
+        "relays": "; ".join(map(_relay, relays)) or None,
         "timers": f"{sum(one.timer for one in found.shards)} of {found.shard_count} shards",
         "key": key.name or "none: the service has no keys",
         "scopes": ", ".join(key.scopes),
@@ -99,6 +102,12 @@ def system(client: Client, as_json: bool) -> None:
     for name, value in facts.items():
         if value is not None:
             output.line(f"{name:<{width}}  {output.printable(str(value))}")
+
+
+def _relay(relay: Relay) -> str:
+    lag = f", {output.span(relay.lag)} behind" if relay.lag else ""
+    refused = f", {relay.refused:,} refused" if relay.refused else ""
+    return f"{relay.name} {relay.state} for {relay.database}: {output.count(relay.rows, 'row')}{lag}{refused}"
 
 
 def _shelf(shelf: Shelf) -> str:

@@ -275,8 +275,12 @@ def _searched_text(consumer: Mapping[str, Any]) -> str:
 @pages.page("/console/system")
 async def system(visit: Visit) -> Response:
     """What the service runs on. A key that is not for all topics sees its own facts only."""
-    found = without_now(await visit.read(api_path("system"))) if visit.sees("*") else None
-    return visit.render("system.html", here="system", system=found, own=await visit.read(api_path("key")))
+    found, relays = None, []
+    if visit.sees("*"):
+        found, listed = await asyncio.gather(visit.read(api_path("system")), visit.read(api_path("relays")))
+        found, relays = without_now(found), listed["relays"]
+    own = await visit.read(api_path("key"))
+    return visit.render("system.html", here="system", system=found, relays=relays, own=own)
 
 
 @pages.page("/console/system/audit")

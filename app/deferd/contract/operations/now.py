@@ -20,13 +20,16 @@ AlertCode = Literal[
     "shard_unavailable",
     "timer",
     "durability",
+    "outbox_stopped",
     "no_consumer",
     "push_failing",
     "failing",
     "late",
     "shelf_behind",
     "behind",
+    "outbox_behind",
     "topic_full",
+    "outbox_refused",
     "dying",
     "paused",
     "schedules_missed",
@@ -106,7 +109,10 @@ class Alert(Response, frozen=True, kw_only=True):
         "because these are not known.",
     ] = None
     by: Annotated[str | None, "`paused`: name of the key that paused it, if it was one."] = None
-    since: Annotated[datetime | None, "`paused`: since when, if that is known."] = None
+    since: Annotated[
+        datetime | None,
+        "`paused`: since when, if that is known. `outbox_stopped`: when a relay last worked, or the first one came.",
+    ] = None
     jobs: Annotated[
         int | None,
         "`late`: delayed jobs that are due. `topic_full`: live jobs. `shelf_behind`: jobs on the shelf that should be "
@@ -129,6 +135,16 @@ class Alert(Response, frozen=True, kw_only=True):
     schedule: Annotated[str | None, "`schedules_missed`: name of the schedule."] = None
     missed: Annotated[int | None, "`schedules_missed`: its missed runs, in all."] = None
     last_missed_at: Annotated[datetime | None, "`schedules_missed`: when a run was last missed."] = None
+    database: Annotated[
+        str | None, "`outbox_stopped`, `outbox_behind`, `outbox_refused`: the database of the outbox."
+    ] = None
+    rows: Annotated[
+        int | None,
+        f"`outbox_behind`: rows in the outbox, an estimate above {limits.OUTBOX_COUNTED}. `outbox_stopped`: as last "
+        "reported.",
+    ] = None
+    lag: Annotated[float | None, "`outbox_behind`: the age of the oldest row, in seconds."] = None
+    refused: Annotated[int | None, "`outbox_refused`: rows that the service refused."] = None
     acknowledged: Annotated[Acknowledgement | None, "Who has acknowledged it; only in the list of those."] = None
 
 
@@ -194,11 +210,11 @@ GET_NOW = Operation(
     summary="Get what needs a person now",
     description=(
         "Lists what needs a person, the most urgent first: topics without consumers or behind, push targets and "
-        "attempts that fail, jobs that died within the last hour, pauses that hold jobs back, a timer or a shelf that "
-        "is late, a store that is down in part. Each alert has a `code` and facts for programs, and a `text` for "
-        "people. Without alerts all is quiet. `next_due_at` is when the next job is due, and `next_due_jobs` how many "
-        "are due in that second. With `topics`: only alerts of these topics, and of the store. What was read is kept "
-        "for up to 5 seconds."
+        "attempts that fail, jobs that died within the last hour, pauses that hold jobs back, a timer or a shelf "
+        "that is late, outboxes that nobody sends, a store that is down in part. Each alert has a `code` and facts for "
+        "programs, and a `text` for people. Without alerts all is quiet. `next_due_at` is when the next job is due, "
+        "and `next_due_jobs` how many are due in that second. With `topics`: only alerts of these topics, of the "
+        "store and, for keys that match all topics, of outboxes. What was read is kept for up to 5 seconds."
     ),
     response=Now,
     response_description="The alerts.",

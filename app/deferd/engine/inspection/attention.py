@@ -25,6 +25,7 @@ from deferd.engine.inspection.consumers import ConsumerRegistry, Reports
 from deferd.engine.inspection.dead_errors import DeadErrors, DeadGroup, DeadJobs
 from deferd.engine.inspection.failing import Failing, FailingTopics, Retrying
 from deferd.engine.inspection.job_facts import Pause, pause_of
+from deferd.engine.inspection.relays import SILENT_MS, Outbox, RelayRegistry
 from deferd.engine.partitions import is_first, topic_of, topics_of
 from deferd.engine.push_store import OPENS_AFTER, TargetState
 from deferd.engine.redis_keys import Keys
@@ -120,7 +121,7 @@ class Attention:
     store gives to topics that ask for more than memory, as far as that is known. `targets` are the states of the push
     targets whose circuits are not closed, of the first 200. `failing` are topics in which attempts fail, and `retrying`
     the jobs that wait there for another one, of some. `unreadable` are shards that cannot be reached. `shelf` is None
-    without a shelf.
+    without a shelf. `outboxes` are those that relays have reported.
     """
 
     now_ms: int = 0
@@ -139,6 +140,7 @@ class Attention:
     failing: dict[str, Failing] = field(default_factory=dict)
     retrying: dict[str, Retrying] = field(default_factory=dict)
     shelf: Status | None = None
+    outboxes: list[Outbox] = field(default_factory=list)
 
 
 class AttentionReader:
@@ -156,6 +158,7 @@ class AttentionReader:
         finish_rates: FinishRates,
         failing: FailingTopics,
         shelf: Shelf,
+        relays: RelayRegistry,
         dead_retention_ms: int,
     ) -> None:
         self._store = store
@@ -168,6 +171,7 @@ class AttentionReader:
         self._finish_rates = finish_rates
         self._failing = failing
         self._shelf = shelf
+        self._relays = relays
 
     async def read(self) -> Attention:
         """Read everything. Raises StoreUnavailable when no shard of the store can be reached."""
@@ -190,6 +194,7 @@ class AttentionReader:
             self._read_targets(found),
             self._read_failing(found),
             self._read_shelf(found),
+            self._read_outboxes(found),
         )
         return found
 
@@ -289,6 +294,15 @@ class AttentionReader:
         due_ms = max(first_ms, found.now_ms)  # what is late on the shelf is not late because of the timer
         state = found.topics[topic]
         found.topics[topic] = state._replace(first_due_ms=due_ms, next_due_ms=due_ms, next_due_jobs=jobs)
+
+    async def _read_outboxes(self, found: Attention) -> None:
+        """Nothing is known of them while shard 0 cannot be reached."""
+        if 0 in found.unreadable:
+            return
+        try:
+            found.outboxes = list((await self._relays.read()).outboxes())
+        except StoreUnavailable:
+            found.is_complete = False
 
     async def _read_rates(self, found: Attention) -> None:
         many = sorted((-state.due_soon, name) for name, state in found.topics.items() if state.due_soon >= MANY_DUE)
@@ -436,6 +450,10 @@ SHELF_BEHIND_S = 1.0
 """The shelf looks for jobs to load at least once a second."""
 SHELF_CRITICAL_SHARE = 0.1
 """Of the time for loading: if less than this is left, jobs may soon be late."""
+OUTBOX_BEHIND_S = 60.0
+"""A relay that keeps up sends a row within milliseconds."""
+OUTBOX_CRITICAL_S = 600.0
+_OF_OUTBOXES = frozenset({"outbox_stopped", "outbox_behind", "outbox_refused"})
 _KEPT_S, _KEPT_LEAST_S = 5.0, 0.5
 _TOPICS_AT_ONCE = 100
 
@@ -473,7 +491,7 @@ class Now:
 
 async def _alerts_of(found: Attention) -> list[Alert]:
     """The alerts of the store and of all topics, the most urgent first. Lets others run in between."""
-    alerts = [*_of_shards(found), *_of_shelf(found), *_dying(found)]
+    alerts = [*_of_shards(found), *_of_shelf(found), *_of_outboxes(found), *_dying(found)]
     timers_down = {alert.facts["shard"] for alert in alerts if alert.code == "timer"}
     stalled = {name for shard in found.shards if shard.shard in timers_down for name in shard.topics}
     for at, state in enumerate(found.topics.values()):
@@ -516,6 +534,23 @@ def _of_shelf(found: Attention) -> Iterator[Alert]:
         }
         facts |= {"within_ms": round(shelf.ahead_s * 500), "rate": shelf.moved_in_per_s}
         yield Alert(severity, "shelf_behind", jobs=shelf.jobs_behind, facts=facts)
+
+
+def _of_outboxes(found: Attention) -> Iterator[Alert]:
+    for database, worker, last, stopped_ms in found.outboxes:
+        report = last.report
+        facts: dict[str, Any] = {"database": database, "rows": report.rows}
+        if worker is None:
+            if found.now_ms - stopped_ms > SILENT_MS:  # another relay takes over in less
+                yield Alert("critical", "outbox_stopped", jobs=report.rows, facts={**facts, "since_at_ms": stopped_ms})
+            continue
+        if report.lag_s > OUTBOX_BEHIND_S:
+            severity: Severity = "critical" if report.lag_s > OUTBOX_CRITICAL_S else "warning"
+            facts["lag_ms"] = round(report.lag_s * 1000)
+            yield Alert(severity, "outbox_behind", jobs=report.rows, facts=facts)
+        if report.refused:
+            facts = {"database": database, "refused": report.refused}
+            yield Alert("warning", "outbox_refused", jobs=report.refused, facts=facts)
 
 
 def _dying(found: Attention) -> Iterator[Alert]:
@@ -680,8 +715,10 @@ class Alerts:
         found, _ = await self._reads.get(None, self._read)
         return found
 
-    async def now(self, is_visible: Callable[[str], bool]) -> Now:
+    async def now(self, is_visible: Callable[[str], bool], *, with_outboxes: bool = True) -> Now:
         """The alerts of visible topics and of the store, and when the next job of a visible topic is due.
+
+        Those of outboxes name a database: with `with_outboxes` false they are left out.
 
         Raises StoreUnavailable when no shard of the store can be reached.
         """
@@ -689,6 +726,8 @@ class Alerts:
         acknowledgements = await self._acknowledgements.at(found.now_ms)
         needing, acknowledged = list[Alert](), list[tuple[Alert, Acknowledgement]]()
         for one in alerts:
+            if one.code in _OF_OUTBOXES and not with_outboxes:
+                continue
             if one.topic is None or is_visible(one.topic):
                 noted = acknowledgements.get(_id_of(one))
                 has_worsened = noted is not None and one.severity == "critical" and noted.severity != "critical"
