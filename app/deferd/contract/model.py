@@ -334,7 +334,7 @@ def _says_what_becomes_of_others(if_reserved: str, info: ValidationInfo) -> str:
 
 def _counts_items(max_items: int, info: ValidationInfo) -> int:
     if info.data.get("on_conflict", "append") != "append":
-        raise ValueError("needs `on_conflict` `append`, which alone makes items")
+        raise ValueError("needs `on_conflict` `append`: only appends make items")
     return max_items
 
 
