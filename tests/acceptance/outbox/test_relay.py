@@ -16,6 +16,7 @@ from deferd.outbox import database as outbox_database
 from deferd.outbox import relay, sending
 from deferd.outbox.relay import Relay
 from deferd.outbox.sending import Reply
+from tests.acceptance.client.lossy_proxy import lossy_proxy
 from tests.acceptance.http_calls import Http, ok
 from tests.acceptance.outbox.relay_runs import Database, WatchedService, refused, relaying, until_sent, waiting
 from tests.acceptance.service_process import ServiceProcess
@@ -159,6 +160,7 @@ async def test_each_outcome_has_its_effect_and_stops_no_other_row(
         database.execute("SELECT deferd.put(%s, id => 'there', on_conflict => 'keep')", (topic,))
         database.execute("SELECT deferd.put(%s, id => 'once')", (topic,))
         database.execute("SELECT deferd.put(%s, id => 'held-too', on_conflict => 'reject')", (topic,))
+        database.execute("SELECT deferd.put(%s, to_jsonb(repeat('x', 1100000)), id => 'large')", (topic,))
         database.execute(CANCEL, (topic, "unknown"))
         database.execute("SELECT deferd.cancel(%s, 'held', if_reserved => 'refuse')", (topic,))
         database.execute("SELECT deferd.reschedule(%s, 'unknown-too', delay => '1 s')", (topic,))
@@ -168,6 +170,7 @@ async def test_each_outcome_has_its_effect_and_stops_no_other_row(
         assert refused(database) == {
             **{f"bad-{number}": "validation" for number in (3, 19, 35)},
             "held-too": "job_exists",
+            "large": "payload_too_large",
         }
         ids = await job_ids(http)
         assert {f"ok-{number}" for number in range(40)} <= {*ids}
@@ -320,6 +323,23 @@ async def test_responses_that_say_nothing_about_rows_refuse_none(
         await until_sent(database)
     assert len(service.requests) == 2
     assert refused(database) == {}
+
+
+async def test_nothing_follows_on_a_lost_call_while_that_may_take_effect(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.execute(PUT, (topic, "", "a"))
+    with lossy_proxy(shared_service.url) as proxy:
+        service = WatchedService(proxy.url)
+        monkeypatch.setattr(sending, "CALL_S", 0.3)
+        proxy.forward()  # the report
+        proxy.lose_responses()
+        proxy.respond(502, sent=True)
+        async with relaying(outbox_url, service):
+            await until_sent(database)
+    first_s, second_s, third_s = service.times_s
+    assert second_s - first_s >= 0.3
+    assert third_s - second_s >= 0.3
 
 
 async def test_a_call_that_a_proxy_finds_too_large_is_sent_in_parts(
