@@ -270,17 +270,40 @@ async def test_a_cancel_by_tag_cancels_what_was_put_before_it_and_nothing_else(
 async def test_many_rows_are_sent_in_their_order(
     shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http
 ) -> None:
+    with psycopg.connect(outbox_url) as other:  # its commit is under way: all reads begin before its row
+        other.execute("SET LOCAL deferd.notify = 'off'")
+        other.execute(PUT, (http.topic, "", "rolled-back"))
+        other.execute("PREPARE TRANSACTION 'many'")
     with database.transaction():
-        database.execute(
-            "SELECT deferd.put(%s, to_jsonb(i), id => 'j' || i) FROM generate_series(1, 2500) i", (http.topic,)
-        )
+        put = "SELECT deferd.put(%s, to_jsonb(i), id => 'j' || i) FROM generate_series(1, 2500) i"
+        database.execute(put, (http.topic,))
         database.execute("SELECT deferd.cancel(%s, 'j' || i) FROM generate_series(1, 2490) i", (http.topic,))
         database.execute("SELECT deferd.put(%s, '0', id => 'j' || i) FROM generate_series(1, 5) i", (http.topic,))
-    async with relaying(outbox_url, shared_service.url):
+    service = WatchedService(shared_service.url)
+    async with relaying(outbox_url, service):
         await until_sent(database)
+        database.execute("ROLLBACK PREPARED 'many'")
     assert await job_ids(http) == sorted(f"j{number}" for number in (*range(1, 6), *range(2491, 2501)))
     assert ok(await http.get(http.job_path("j1")))["body"] == 0
     assert refused(database) == {}
+    assert sum(len(json.loads(one.body or b"")["jobs"]) for one in service.requests) <= 2500 + 2490 + 5, "none twice"
+
+
+async def test_a_read_is_bounded_in_bytes(outbox_url: str, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox_database, "READ_BYTES", 100_000)
+    compressible = "SELECT deferd.put('t', to_jsonb(repeat('x', 60000))) FROM generate_series(1, 5)"
+    random = (
+        "SELECT deferd.put('t', (SELECT jsonb_agg(random()) FROM generate_series(1, 3000))) FROM generate_series(1, 5)"
+    )
+    database.execute(compressible)
+    database.execute("ALTER TABLE deferd.outbox ALTER COLUMN fields SET STORAGE EXTERNAL")
+    database.execute(random)
+    async with outbox_database.open_outbox(outbox_url) as outbox:
+        rows = await outbox.read(0, [])
+        assert len(rows) == 2
+        assert len(await outbox.read(0, [], [row.position for row in rows])) == 2
+        [last] = database.execute("SELECT max(position) - 5 FROM deferd.outbox").fetchone() or [0]
+        assert 1 <= len(await outbox.read(last, [])) < 5
 
 
 async def test_rows_whose_response_was_lost_are_sent_again(
