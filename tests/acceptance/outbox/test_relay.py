@@ -33,11 +33,11 @@ async def job_ids(http: Http) -> list[str]:
 
 
 async def test_what_was_committed_becomes_jobs_and_what_was_rolled_back_does_not(
-    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http
+    shared_service: ServiceProcess, relay_url: str, database: Database, http: Http
 ) -> None:
     service = WatchedService(shared_service.url)
     put = "SELECT deferd.put(%s, '{\"order\": 1}', id => %s, delay => interval '1 hour', tags => array['x'])"
-    async with relaying(outbox_url, service):
+    async with relaying(relay_url, service):
         with database.transaction():
             database.execute(put, (http.topic, "kept"))
             with database.transaction(force_rollback=True):
@@ -141,7 +141,7 @@ async def test_a_cancel_does_not_overtake_a_put_whose_commit_was_slow(
 
 
 async def test_each_outcome_has_its_effect_and_stops_no_other_row(
-    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http
+    shared_service: ServiceProcess, relay_url: str, database: Database, http: Http
 ) -> None:
     topic = http.topic
     await http.put_job("once", unique_for=60)
@@ -165,7 +165,7 @@ async def test_each_outcome_has_its_effect_and_stops_no_other_row(
         database.execute("SELECT deferd.cancel(%s, 'held', if_reserved => 'refuse')", (topic,))
         database.execute("SELECT deferd.reschedule(%s, 'unknown-too', delay => '1 s')", (topic,))
         database.execute("SELECT deferd.reschedule(%s, 'held-too', delay => '1 s')", (topic,))
-    async with relaying(outbox_url, shared_service.url):
+    async with relaying(relay_url, shared_service.url):
         await until_sent(database)
         assert refused(database) == {
             **{f"bad-{number}": "validation" for number in (3, 19, 35)},
