@@ -242,7 +242,7 @@ class OutboxDatabase:
 
     async def last_position(self) -> int:
         """The last position that a row got, which may not be visible yet."""
-        return int((await self._one("select last_value from deferd.outbox_position"))[0])
+        return int((await self._one("select coalesce(pg_sequence_last_value('deferd.outbox_position'), 0)"))[0])
 
     async def commits_under_way(self) -> set[str]:
         """The transactions that have positions, or will get them, and whose rows are not visible yet.

@@ -8,7 +8,6 @@ one that did not end in order waits for longer than both together, and no call o
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -149,10 +148,13 @@ class Relay:
         self._recheck_s = 0.0
         self._sleeps = False
         await self._database.listen()
-        with contextlib.suppress(Stopped):
+        try:
             await self._send_rows()
-        await self._record()
-        await self._database.end()
+        except Stopped:  # a call whose response was lost may still have an effect
+            await self._record()
+        else:
+            await self._record()
+            await self._database.end()
         self._works = False
         self._next_report_s = 0.0
         await self._report_if_due()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
@@ -26,12 +27,15 @@ class WatchedService(Service):
         super().__init__(url, key="", ca_file=None)
         self._after = after
         self.requests: list[ApiRequest[Any]] = []
+        self.times_s: list[float] = []
+        """When they were sent."""
 
     async def call(self, request: ApiRequest[Result]) -> Reply[Result]:
         """Send it, and note it."""
         if request.path.startswith("/relays/"):
             return await super().call(request)
         self.requests.append(request)
+        self.times_s.append(time.monotonic())
         reply = await super().call(request)
         return reply if self._after is None else self._after(request, reply)
 
