@@ -27,7 +27,6 @@ READ_BYTES = 4 * 1024 * 1024
 """How many rows, and how much JSON, one read returns at most; a single row may be larger."""
 STATEMENT_S = 20.0
 """The longest time for a statement: then the connection counts as broken."""
-PREPARED = "-1/"
 _CONNECT_S = 5
 _CONNECTION: dict[str, Any] = {
     "application_name": "deferd relay",
@@ -248,7 +247,7 @@ class OutboxDatabase:
     async def commits_under_way(self) -> set[str]:
         """The transactions that have positions, or will get them, and whose rows are not visible yet.
 
-        The name of one changes once, when it is prepared. Those of prepared ones begin with PREPARED.
+        Also prepared ones: they keep their names.
         """
         return await self._holders("ShareLock", SLEEP_LOCK, COMMIT_LOCK)
 

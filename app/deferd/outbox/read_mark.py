@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from deferd.contract.clocks import monotonic_s
-from deferd.outbox.database import PREPARED, OutboxDatabase, OutboxRow
+from deferd.outbox.database import OutboxDatabase, OutboxRow
 
 _PROOF_S = 0.2
 """How often a proof is begun, or looked at."""
@@ -37,12 +37,10 @@ class ReadMark:
             self._candidate = await self._database.last_position()
             if self._candidate == self._proven:
                 return
-            under_way = self._under_way = await self._database.commits_under_way()
+            self._under_way = await self._database.commits_under_way()
         else:
-            under_way = await self._database.commits_under_way()
-            self._under_way &= under_way
-        # A transaction that is prepared gets another name: it may be one of those that are missed.
-        if not self._under_way and not any(name.startswith(PREPARED) for name in under_way):
+            self._under_way &= await self._database.commits_under_way()
+        if not self._under_way:
             self._proven = self._candidate
 
     def note_read(self, rows: Sequence[OutboxRow]) -> None:

@@ -162,7 +162,8 @@ class Relay:
         while not self._stopped.done():
             await self._report_if_due()
             if not rows:
-                await self._record()
+                if self._sender.done or self._sender.refused:
+                    await self._record()
                 rows = await self._read()
             if rows:
                 rows = await self._send(rows)
@@ -170,7 +171,7 @@ class Relay:
                 await self._idle()
 
     async def _send(self, rows: Sequence[OutboxRow]) -> list[OutboxRow]:
-        """Send rows, and returns the next ones, if it has read them meanwhile."""
+        """Send rows. Returns the next ones if they were read meanwhile."""
         reads_ahead = len(rows) >= _AHEAD_ROWS and not self._must_read_from_start()
         meanwhile = self._read_ahead(rows) if reads_ahead else self._wake_up()
         is_settled, ahead = await asyncio.gather(self._sender.send(rows), meanwhile, return_exceptions=True)

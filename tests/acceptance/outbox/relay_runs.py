@@ -56,7 +56,7 @@ async def relaying(
         await asyncio.wait_for(run, STOP_S)
 
 
-def waiting(database: Database) -> list[str]:
+def waiting(database: Database) -> list[str | None]:
     """The ids of the rows in the outbox; that of a cancel by tag is None."""
     return [row[0] for row in database.execute("SELECT id FROM deferd.outbox ORDER BY position").fetchall()]
 

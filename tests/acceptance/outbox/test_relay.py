@@ -14,6 +14,7 @@ from deferd.client.requests import ApiRequest
 from deferd.contract.errors import DeferdError, Unauthorized
 from deferd.outbox import database as outbox_database
 from deferd.outbox import relay, sending
+from deferd.outbox.relay import Relay
 from deferd.outbox.sending import Reply
 from tests.acceptance.http_calls import Http, ok
 from tests.acceptance.outbox.relay_runs import Database, WatchedService, refused, relaying, until_sent, waiting
@@ -108,32 +109,34 @@ CREATE CONSTRAINT TRIGGER later AFTER INSERT ON deferd.outbox DEFERRABLE INITIAL
 """
 
 
-@pytest.mark.parametrize("is_prepared", [True, False], ids=["prepared", "slow trigger"])
+@pytest.mark.parametrize(("job_id", "is_prepared"), [("slow", False), ("quick", True), ("slow", True)])
 async def test_a_cancel_does_not_overtake_a_put_whose_commit_was_slow(
-    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http, *, is_prepared: bool
+    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http, *, job_id: str, is_prepared: bool
 ) -> None:
     database.execute(SLOW)
-    with psycopg.connect(outbox_url) as other:
+    others = 0
+
+    async def commit_others(end: asyncio.Future[Any]) -> None:
+        """They get later positions, and are sent."""
+        nonlocal others
+        while not end.done():
+            others += 1
+            database.execute(PUT, (http.topic, "", f"other-{others}"))
+            await asyncio.sleep(0.01)
+
+    with psycopg.connect(outbox_url) as slow:
         async with relaying(outbox_url, shared_service.url):
-            other.execute(PUT, (http.topic, "", "prepared" if is_prepared else "slow"))
+            slow.execute(PUT, (http.topic, "", job_id))
+            slow.execute("SET LOCAL deferd.notify = 'off'")
+            end = "PREPARE TRANSACTION 'shop'" if is_prepared else "COMMIT"
+            await commit_others(asyncio.ensure_future(asyncio.to_thread(slow.execute, end)))
             if is_prepared:
-                other.execute("SET LOCAL deferd.notify = 'off'")
-                commit: asyncio.Future[Any] = asyncio.ensure_future(asyncio.sleep(0.5))
-                other.execute("PREPARE TRANSACTION 'shop'")
-            else:
-                commit = asyncio.ensure_future(asyncio.to_thread(other.commit))
-            number = 0
-            while not commit.done():  # meanwhile others get later positions and are sent
-                number += 1
-                database.execute(PUT, (http.topic, "", f"early-{number}"))
-                await asyncio.sleep(0.01)
-            await until_sent(database)
-            if is_prepared:
+                await commit_others(asyncio.ensure_future(asyncio.sleep(0.5)))
                 database.execute("COMMIT PREPARED 'shop'")
-            database.execute(CANCEL, (http.topic, "prepared" if is_prepared else "slow"))
+            database.execute(CANCEL, (http.topic, job_id))
             await until_sent(database)
-    assert number > 5
-    assert await job_ids(http) == sorted(f"early-{one + 1}" for one in range(number))
+    assert others > 5
+    assert await job_ids(http) == sorted(f"other-{one + 1}" for one in range(others))
 
 
 async def test_each_outcome_has_its_effect_and_stops_no_other_row(
@@ -369,6 +372,30 @@ async def test_rows_that_were_acknowledged_are_not_sent_again_after_the_connecti
         await until_sent(database)
         assert await job_ids(http) == ["a"]
         assert service.sent() == [("POST", "/jobs/batch")]
+
+
+async def test_a_relay_that_is_killed_before_it_deletes_rows_leaves_no_cancelled_job(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(Exception):
+        pass
+
+    def kill(request: ApiRequest[Any], reply: Reply[Any]) -> Reply[Any]:
+        if request.path == "/jobs/cancel":
+            raise Killed
+        return reply
+
+    monkeypatch.setattr(relay, "TAKEOVER_S", 0.1)
+    with database.transaction():
+        put = "SELECT deferd.put(%s, id => 'a', tags => array[%s], on_conflict => 'replace')"
+        database.execute(put, (http.topic, http.topic))
+        database.execute("SELECT deferd.cancel_tag(%s)", (http.topic,))
+    with pytest.raises(Killed):
+        await Relay(outbox_url, WatchedService(shared_service.url, kill)).run(asyncio.Event())
+    assert waiting(database) == ["a", None]
+    async with relaying(outbox_url, shared_service.url):
+        await until_sent(database)
+    assert await job_ids(http) == []
 
 
 async def test_nothing_is_sent_by_a_relay_that_may_have_lost_its_lock(
