@@ -29,8 +29,11 @@ _NOTHING_TO_LOSE = {"fsync": "off", "synchronous_commit": "off", "full_page_writ
 def programs() -> Path:
     """The folder with the programs of the newest PostgreSQL here; without one the test ends, and in CI fails.
 
-    Debian has them beside the path of programs, one folder for each major version.
+    Debian has them beside the path of programs, one folder for each major version. The variable DEFERD_POSTGRESQL names
+    the folder of another one, to run the tests with it.
     """
+    if named := os.environ.get("DEFERD_POSTGRESQL"):
+        return Path(named)
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
     on_path = shutil.which("initdb")
     if found:

@@ -58,8 +58,10 @@ insert into deferd.relay default values on conflict do nothing;
 -- be simpler, but commits that notify wait for each other until they are on the disk. PREPARE TRANSACTION refuses those:
 -- such a transaction sets `deferd.notify` to off, and the relay finds its rows when it looks by itself, each second.
 -- The transaction has one of the locks before it has a position: by that the relay knows which rows may still appear.
+-- The table is nearly empty most of the time: without the setting a session would plan to read it as a whole for each
+-- row, and keep that plan while the table grows.
 create or replace function deferd.at_commit() returns trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $body$
+language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $body$
 begin
     if not pg_try_advisory_xact_lock_shared({sleep_lock}) then
         perform pg_advisory_xact_lock_shared({commit_lock});  -- nobody has it alone, so this does not wait
@@ -332,6 +334,7 @@ declare
     has_id boolean := id is not null;
     path text;
     value jsonb;
+    item record;
     due text := case when delay is not null or run_at is not null then deferd.due(delay, run_at) end;
 begin
 {check_topic}
@@ -392,6 +395,7 @@ declare
     due text := case when delay is not null or run_at is not null then deferd.due(delay, run_at) end;
     name text;
     value jsonb;
+    item record;
 begin
 {check_topic}
 {check_id}

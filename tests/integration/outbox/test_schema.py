@@ -111,6 +111,19 @@ def test_a_transaction_that_checks_its_constraints_at_once_loses_no_row(database
     assert [(verb, job_id) for verb, _, job_id, _ in rows(database)] == [("put", "a"), ("cancel", "b")]
 
 
+def test_a_commit_reads_no_other_rows(database: psycopg.Connection) -> None:
+    database.execute("SELECT deferd.put('t') FROM generate_series(1, 10)")
+    database.execute("VACUUM ANALYZE deferd.outbox")  # now it is known to be so small that it could be read as a whole
+    with database.transaction():
+        database.execute("SELECT deferd.put('t') FROM generate_series(1, 10)")
+        database.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        scans = database.execute(
+            "SELECT seq_scan FROM pg_stat_xact_user_tables WHERE relid = 'deferd.outbox'::regclass"
+        )
+
+        assert scans.fetchall() == [(0,)]
+
+
 @pytest.mark.parametrize("is_asleep", [True, False])
 def test_a_commit_wakes_a_relay_that_sleeps(database: psycopg.Connection, outbox_url: str, is_asleep: bool) -> None:
     with psycopg.connect(outbox_url, autocommit=True) as relay:
