@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
+import random
 import statistics
 import tempfile
 import threading
@@ -55,6 +55,7 @@ RATE_ROWS = 200_000
 BESIDE_S = 15.0
 _TRANSACTIONS = 1000
 _AT_ONCE_S = 4.0
+_WARM_UP_S = 2.0
 _INSERT_ROWS = 10_000
 _DRAIN_S = 1200.0
 _LOOK_S = 0.2
@@ -112,9 +113,11 @@ def _measure_cost(url: str) -> None:
         for setting in ("off", "on"):
             connection.execute(f"set synchronous_commit = {setting}")
             taken_us: dict[int, list[float]] = {0: [], 1: [], 10: []}
-            for number, puts in itertools.product(range(_TRANSACTIONS), taken_us):
-                taken_us[puts].append(transaction_us(puts))
-                del number
+            for _ in range(_TRANSACTIONS):
+                for puts in random.sample(
+                    [*taken_us], len(taken_us)
+                ):  # how long the disk takes depends on the last write
+                    taken_us[puts].append(transaction_us(puts))
             plain_us, one_us, ten_us = (statistics.median(of_puts) for of_puts in taken_us.values())
             waits = "with" if setting == "on" else "without"
             each_us = f"INSERT {plain_us:.0f} us, with a put {one_us:.0f}, with ten {ten_us:.0f}"
@@ -230,9 +233,8 @@ def _wait_until(holds: Callable[[], bool], what: str, look: Callable[[], None] =
 
 def _measure_latency(parts: _Parts, _: int) -> None:
     with parts.relaying():
-        warm_up, measured = (run_here(_latencies(parts, seconds)) for seconds in (2.0, LATENCY_S))
-        del warm_up
-    commit_ms, until_there_ms = measured
+        run_here(_latencies(parts, _WARM_UP_S))
+        commit_ms, until_there_ms = run_here(_latencies(parts, LATENCY_S))
     print(f"  {len(commit_ms)} commits, {len(commit_ms) / LATENCY_S:.0f}/s; a commit took {_percentiles(commit_ms)}")
     print(f"  from its response to the arrival at a consumer: {_percentiles(until_there_ms)}")
     show_target("ms from commit to job, p50", percentile(until_there_ms, 0.5), at_most=10)
