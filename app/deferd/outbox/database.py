@@ -43,6 +43,13 @@ _LOCK = int.from_bytes(b"relay", "big")
 _SETTINGS = """
 select set_config('statement_timeout', %s, false), set_config('search_path', 'pg_catalog', false),
     set_config('jit', 'off', false),
+    -- Whatever the database or the role has as its default: in other styles of dates psycopg reads none, and
+    -- serializable statements fail because of those of applications.
+    set_config('datestyle', 'ISO', false), set_config('timezone', 'UTC', false),
+    set_config('default_transaction_isolation', 'read committed', false),
+    -- The server, too, must note soon that the machine of a relay has gone: the lock is free only then.
+    set_config('tcp_keepalives_idle', '5', false), set_config('tcp_keepalives_interval', '2', false),
+    set_config('tcp_keepalives_count', '3', false), set_config('tcp_user_timeout', '10000', false),
     -- A plan for these positions looks them up in a hash table, one for any positions compares each.
     set_config('plan_cache_mode', 'force_custom_plan', false),
     -- A plan that was made while the table was nearly empty must not sort a million rows later.
@@ -242,7 +249,7 @@ class OutboxDatabase:
 
     async def last_position(self) -> int:
         """The last position that a row got, which may not be visible yet."""
-        return int((await self._one("select last_value from deferd.outbox_position"))[0])
+        return int((await self._one("select coalesce(pg_sequence_last_value('deferd.outbox_position'), 0)"))[0])
 
     async def commits_under_way(self) -> set[str]:
         """The transactions that have positions, or will get them, and whose rows are not visible yet.

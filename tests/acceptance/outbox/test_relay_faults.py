@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from deferd.outbox import relay
+from deferd.outbox.database import open_outbox
 from deferd.outbox.schema import schema_sql
 from tests.acceptance.http_calls import Http, ok
 from tests.acceptance.outbox.relay_runs import WatchedService, relaying, until_sent, waiting
@@ -60,6 +61,16 @@ async def test_another_relay_takes_over_when_the_one_that_works_is_killed(
         assert await asyncio.to_thread(third.wait) == 0
     for job_id in ("a", "b", "c"):
         assert ok(await http.get(http.job_path(job_id)))["state"] == "ready"
+
+
+async def test_the_server_notes_in_seconds_that_the_machine_of_a_relay_has_gone(outbox_url: str) -> None:
+    asked = "SELECT current_setting(name)::integer FROM unnest(%s::text[]) AS name"
+    names = ["tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count", "tcp_user_timeout"]
+    async with open_outbox(outbox_url) as outbox:
+        found = await (await outbox._connection.execute(asked, [names])).fetchall()
+    [(idle_s,), (interval_s,), (count,), (unanswered_ms,)] = found
+    assert 0 < idle_s + interval_s * count < 15
+    assert 0 < unanswered_ms < 15_000
 
 
 async def test_a_relay_outlasts_a_crash_of_its_database(shared_service: ServiceProcess, http: Http) -> None:
