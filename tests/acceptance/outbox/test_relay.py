@@ -411,6 +411,25 @@ async def test_rows_that_were_acknowledged_are_not_sent_again_after_the_connecti
         assert service.sent() == [("POST", "/jobs/batch")]
 
 
+async def test_another_row_at_the_position_of_one_that_the_database_has_lost_is_sent(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http
+) -> None:
+    def lose_row(request: ApiRequest[Any], reply: Reply[Any]) -> Reply[Any]:
+        if waiting(database) == ["a"]:
+            database.execute(f"SELECT pg_terminate_backend(pid, 5000) {OF_RELAYS}")
+            [position] = database.execute("DELETE FROM deferd.outbox RETURNING position").fetchone() or [0]
+            database.execute("SELECT setval('deferd.outbox_position', %s)", (position - 2,))
+            database.execute(PUT, (http.topic, "", "b"))
+            assert database.execute("SELECT position FROM deferd.outbox").fetchone() == (position,)
+        return reply
+
+    database.execute("SELECT setval('deferd.outbox_position', 10)")
+    database.execute(PUT, (http.topic, "", "a"))
+    async with relaying(outbox_url, WatchedService(shared_service.url, lose_row)):
+        await until_sent(database)
+    assert await job_ids(http) == ["a", "b"]
+
+
 async def test_a_relay_that_is_killed_before_it_deletes_rows_leaves_no_cancelled_job(
     shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http, monkeypatch: pytest.MonkeyPatch
 ) -> None:
