@@ -31,6 +31,7 @@ _CONNECT_S = 5
 _CONNECTION: dict[str, Any] = {
     "application_name": "deferd relay",
     "connect_timeout": _CONNECT_S,
+    "target_session_attrs": "primary",
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,
