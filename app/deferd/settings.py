@@ -41,7 +41,7 @@ ENV_PREFIX = "DEFERD_"
 _HOST_NAME = re.compile(r"(?:\*\.)?[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
 _CLIENT_VARIABLES = {
     *("DEFERD_URL", "DEFERD_KEY", "DEFERD_CA_FILE", "DEFERD_TIMEOUT", "DEFERD_RETRY_FOR"),
-    *("DEFERD_COPY_FROM", "DEFERD_COPY_TO", "DEFERD_PUSH_SECRET"),
+    *("DEFERD_COPY_FROM", "DEFERD_COPY_TO", "DEFERD_PUSH_SECRET", "DEFERD_OUTBOX_URL"),
 }
 """Variables of the client and the command line, which may also be set where a service runs."""
 
@@ -60,6 +60,22 @@ def _to_seconds(value: object) -> object:
 
 def _split_names(value: object) -> object:
     return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
+
+
+def _split_urls(value: object) -> object:
+    """Split at spaces, and at commas before another URL: commas separate also the hosts of one."""
+    if not isinstance(value, str):
+        return value
+    urls: list[str] = []
+    for word in value.split():
+        first, *others = word.split(",")
+        urls.append(first)
+        for part in filter(None, others):
+            if "://" in part:
+                urls.append(part)
+            else:
+                urls[-1] += f",{part}"
+    return tuple(filter(None, urls))
 
 
 def _mask_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
@@ -266,6 +282,12 @@ class Settings(BaseSettings):
         description="PEM file with certificate authorities that may sign the certificates of push targets, beside "
         "those of the system.",
     )
+    relay: Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split_urls)] = Field(
+        (),
+        description="URL of a PostgreSQL database whose outbox the service sends, as `deferd relay` does: "
+        "postgresql://user@host/name. Repeat the flag or separate URLs with spaces. Set it as a variable to keep "
+        "passwords out of the process list.",
+    )
     test_clock: bool = Field(
         False,
         description="For tests only: offer POST /testing/clock, which moves the clock of the embedded store; true or "
@@ -355,6 +377,8 @@ def accepted(name: str) -> str:
         return f"{accepted_numbers(field)}, in seconds, or a duration such as 2h, 30m or 0s"
     if name == "push_allow":
         return "hosts such as hooks.example.com, *.example.com:8443, http://10.0.0.7:8080, or *"
+    if name == "relay":
+        return "URLs of PostgreSQL databases, such as postgresql://user@host/name"
     if name in {"push_network", "trusted_proxy"}:
         return "networks such as 10.1.0.0/16"
     if get_origin(kind) is tuple:
@@ -381,11 +405,10 @@ def path_text(path: Path) -> str:
 
 def shown_settings(settings: Settings) -> dict[str, Any]:
     """The values that may be shown to who may read everything: all but secrets and paths."""
-    hidden = (SecretStr, Path)
     return {
         name: getattr(settings, name)
         for name, field in Settings.model_fields.items()
-        if _plain_type(field.annotation) not in hidden
+        if _plain_type(field.annotation) is not Path and not _is_secret(field)
     }
 
 
@@ -411,4 +434,5 @@ def _plain_type(annotation: Any) -> Any:
 
 
 def _is_secret(field: FieldInfo) -> bool:
-    return _plain_type(field.annotation) is SecretStr
+    kind = _plain_type(field.annotation)
+    return SecretStr in (kind, *get_args(kind))

@@ -38,7 +38,7 @@ import orjson
 
 from deferd.client import AsyncClient
 from tests.benchmarks.beanstalkd import Beanstalkd, Pipeline
-from tests.benchmarks.measuring import CpuMeter, measured_service, run_here, show_target
+from tests.benchmarks.measuring import CpuMeter, measured_service, record_figure, run_here, show_target
 
 TOPIC = "bench.batches"
 BODY = {"order": 1042, "customer": "c-17", "items": [1, 2, 3]}
@@ -179,7 +179,11 @@ def compare(kind: str, load: Load, yardstick_jobs: int, rounds: int) -> None:
     for measure in MEASURES:
         ours, theirs = deferd.median(measure), beanstalkd.median(measure)
         print(f"  {measure:12}{ours:10.0f}{theirs:12.0f}{ours / theirs:8.2f}")
-    show_target("cycle, of beanstalkd", deferd.median("cycle") / beanstalkd.median("cycle"), at_least=TARGETS[kind])
+    ratio = deferd.median("cycle") / beanstalkd.median("cycle")
+    show_target("cycle, of beanstalkd", ratio, at_least=TARGETS[kind])
+    record_figure(f"beanstalkd-{kind}", ratio, "")
+    if kind == "durable":
+        record_figure("batch-rate", deferd.median("cycle"), "jobs/s", digits=3)
     used = ", ".join(f"{name} {statistics.median(one[name] for one in cpu):.1f}" for name in cpu[0])
     print(f"  deferd's CPU in the flow, microseconds per job: {used}")
 

@@ -35,6 +35,7 @@ from tests.benchmarks.measuring import (
     measured_service,
     options_of,
     percentile,
+    record_figure,
     run_here,
     show_target,
 )
@@ -92,6 +93,7 @@ def measure_groups() -> None:
         plain, grouped = (percentile(times_s, 0.5) for times_s in took_s.values())
         print(f"pop and finish, median: {1e6 * plain:.0f} us plain, {1e6 * grouped:.0f} us with {GROUPS:,} groups")
         show_target("time with groups / plain", grouped / plain, at_most=1.5)
+        record_figure("group-time", grouped / plain, "", digits=3)
         print(f"  CPU of the store, with groups / plain: {store_s['grouped'] / store_s['plain']:.2f}")
 
 
@@ -111,6 +113,7 @@ def measure_fairness(flood: int) -> None:
         show_target("deliveries until the last job of a quiet tenant", last, at_most=1100)
         waited_ms = run_here(beside_flood(service.url))
         show_target("wait of a new job of a quiet tenant, p99, ms", percentile(waited_ms, 0.99), at_most=20)
+        record_figure("tenant-wait", percentile(waited_ms, 0.99), "ms", digits=1)
         print(f"  median {percentile(waited_ms, 0.5):.1f} ms of {len(waited_ms)} jobs")
 
 
@@ -153,6 +156,7 @@ def measure_rate(seconds: float) -> None:
     apart_ms = [later - earlier for earlier, later in zip(times_ms, times_ms[RATE:], strict=False)]
     show_target("most deliveries in any second", most, at_most=RATE)
     show_target(f"deliveries in {seconds:.0f} s / limit", handed_out / (RATE * seconds), at_least=0.99)
+    record_figure("rate-reached", handed_out / (RATE * seconds), "", digits=3)
     show_target("a second / mean time of as many deliveries", 1000 * len(apart_ms) / sum(apart_ms), at_least=0.99)
 
 
@@ -250,6 +254,7 @@ def measure_memory() -> None:
         plain, grouped = stored("plain"), stored("grouped", group=lambda number: tenant(number % 1000))
         print(f"a job takes {plain:.0f} bytes, with a group {grouped:.0f}")
         show_target("bytes of a group beyond its name", grouped - plain - len(tenant(0)), at_most=40)
+        record_figure("group-bytes", grouped - plain - len(tenant(0)), "bytes")
 
 
 def main() -> None:

@@ -21,7 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks import raw_http
-from tests.benchmarks.measuring import CpuMeter, DiskMeter, measured_service, percentile, run_here, show_target
+from tests.benchmarks.measuring import (
+    CpuMeter,
+    DiskMeter,
+    measured_service,
+    percentile,
+    record_figure,
+    run_here,
+    show_target,
+)
 
 TOPIC = "bench.lateness"
 PUT_RATE = 5_000
@@ -109,6 +117,8 @@ def main() -> None:
     print(f"  p50 {p50_ms:.1f} ms, p90 {p90_ms:.1f} ms, p99 {p99_ms:.1f} ms, most {max(late_ms):.1f} ms")
     show_target("p50, ms", p50_ms, at_most=3)
     show_target("p99, ms", p99_ms, at_most=10)
+    record_figure("late-p50", p50_ms, "ms")
+    record_figure("late-p99", p99_ms, "ms")
     service_us, store_us, clients_us = (cpu.us_each(pid, len(late_ms)) for pid in pids)
     print(
         f"  CPU a job, put included: service {service_us:.0f} us, store {store_us:.0f} us, clients {clients_us:.0f} us"

@@ -2,6 +2,10 @@
 
 The service has a core to itself. Its store shares another one with the benchmark, which acts as the clients. On a
 machine with one core all share it. Linux only: it reads `/proc`.
+
+FIGURES=docs/figures.json python -m tests.benchmarks.memory
+
+also writes the figures that pages state into that file, where `scripts/write_figures.py` takes them from.
 """
 
 from __future__ import annotations
@@ -9,15 +13,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
+import json
 import os
+import platform
 import resource
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -245,3 +254,53 @@ def show_target(what: str, measured: float, *, at_least: float | None = None, at
         if target is not None:
             verdict = "met" if holds(float(measured), float(target)) else "MISSED"
             print(f"  {what}: {measured:.2f}  (target {sign} {target:g}: {verdict})")
+
+
+def record_figure(name: str, value: float, unit: str, *, digits: int = 2) -> None:
+    """Write a figure into the file that the variable FIGURES names, where that has a row for it: see CONTRIBUTING.md.
+
+    `digits` are the significant ones that pages show. Runs of one version of the service on one machine make a range;
+    the first run of another one replaces them. A run with other options than the row's is not recorded.
+    """
+    if "FIGURES" not in os.environ:
+        return
+    file = Path(os.environ["FIGURES"])
+    figures: dict[str, dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
+    row = figures.get(name)
+    command = " ".join(["python", *sys.orig_argv[1:]])
+    if row is None or row.get("command", command) != command:
+        print(f"  not recorded as {name}: {file} has {'no row for it' if row is None else row['command']}")
+        return
+    run = {"unit": unit, "digits": digits, "commit": _service_commit(), "command": command, "machine": _machine()}
+    is_same = all(row.get(key) == now for key, now in run.items())
+    values = [*(row["values"] if is_same else []), float(f"{value:.4g}")]
+    figures[name] = {"values": values, "measured": f"{datetime.now(UTC):%Y-%m-%d}", **run}
+    file.write_text(json.dumps(figures, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    print(f"  recorded as {name} in {file}")
+
+
+@functools.cache
+def _service_commit() -> str:
+    """The last commit that changed the service; with `+` if it has changes that are not committed."""
+    commit = _output("git", "log", "-1", "--format=%h", "--", "app")
+    return commit + "+" * bool(_output("git", "status", "--porcelain", "--", "app"))
+
+
+@functools.cache
+def _machine() -> dict[str, Any]:
+    """What figures depend on beside the service. The store's allocator is one of these."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    cpus = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    store = _output(str(get_binary_path()), "--version").split("v=")[1].split()[0]
+    allocator = "jemalloc" if "LD_PRELOAD" in embedded_environment() else "malloc"
+    return {
+        "cores": len(_CORES),
+        "cpu": next(cpus, None),
+        "python": platform.python_version(),
+        "store": f"Valkey {store}, {allocator}",
+    }
+
+
+def _output(*command: str) -> str:
+    ran = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=30)
+    return ran.stdout.strip()

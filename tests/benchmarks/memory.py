@@ -19,6 +19,7 @@ from tests.benchmarks.measuring import (
     MeasuredService,
     measured_service,
     options_of,
+    record_figure,
     resident_bytes,
     run_here,
     show_target,
@@ -66,6 +67,7 @@ async def measure(service: MeasuredService, jobs: int) -> None:
     print(f"{jobs} delayed jobs: {each:.0f} bytes each as reported by the store, {resident_each:.0f} resident")
     print(f"  id and body are {payload_mean:.0f} bytes of them")
     show_target("bytes per job beyond id and body", each - payload_mean, at_most=150)
+    record_figure("job-bytes", each - payload_mean, "bytes", digits=3)
     print(f"  the service: {warm_bytes / 1e6:.1f} MB with {warm_up} jobs stored, {full_bytes / 1e6:.1f} MB with {jobs}")
     show_target("growth of the service, MB", (full_bytes - warm_bytes) / 1e6, at_most=5)
 

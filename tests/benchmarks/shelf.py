@@ -48,6 +48,7 @@ from tests.benchmarks.measuring import (
     end_in_order,
     new_event_loop,
     percentile,
+    record_figure,
     resident_bytes,
     run_here,
     show_target,
@@ -184,10 +185,12 @@ def show_size(service: LastingService, jobs: int) -> None:
     shares = ", ".join(f"{name_of(pid)} {size / 1e6:,.0f} MB" for pid, size in memory.items())
     print(f"  resident: {shares}; {sum(memory.values()) / jobs:.1f} bytes a job")
     show_target("resident memory of all processes, GB", sum(memory.values()) / 1e9, at_most=2)
+    record_figure(f"shelf-memory-{jobs // 10**6}m", sum(memory.values()) / 1e9, "GB")
     disk = bytes_below(service.data_dir)
     of_shelf = bytes_below(service.data_dir / "shelf")
     print(f"  disk: {disk / jobs:.0f} bytes a job, {of_shelf / jobs:.0f} of them the shelf's")
     show_target("disk, GB", disk / 1e9, at_most=20)
+    record_figure(f"shelf-disk-{jobs // 10**6}m", disk / 1e9, "GB")
 
 
 def timed_ms(call: Callable[[], Any]) -> float:
@@ -251,7 +254,9 @@ def restart(service: LastingService, jobs: int) -> None:
     service.kill()
     began = time.perf_counter()
     service.start()
-    show_target("restart to ready, s", time.perf_counter() - began, at_most=10)
+    ready_s = time.perf_counter() - began
+    show_target("restart to ready, s", ready_s, at_most=10)
+    record_figure(f"shelf-ready-{jobs // 10**6}m", ready_s, "s")
     service.call("GET", f"/jobs/{TOPIC}/{id_of(jobs - 1)}")
     show_target("restart to a job on the shelf, s", time.perf_counter() - began, at_most=10)
 

@@ -34,6 +34,7 @@ from tests.benchmarks.measuring import (
     measured_service,
     options_of,
     pin,
+    record_figure,
     run_here,
     show_target,
 )
@@ -176,6 +177,8 @@ def main() -> None:
             baseline, service_run = show("bare", bare), show("deferd", deferd)
             show_target(f"{mode}, of bare", service_run.rate / baseline.rate, at_least=target)
             print(f"  by CPU time alone: {baseline.cpu_us / service_run.cpu_us:.2f}", flush=True)
+            if mode == "put":
+                record_figure("put-rate", service_run.rate, "/s", digits=3)
 
 
 if __name__ == "__main__":

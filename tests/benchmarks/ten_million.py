@@ -44,7 +44,14 @@ from deferd.bench.plan import Plan, PlanOptions, plan, restart_s
 from deferd.store.data_dir import APPEND_ONLY_DIR
 from tests.benchmarks import raw_http
 from tests.benchmarks.lasting_service import CALL_S, DiskWatch, LastingService, LongestCalls, bytes_in
-from tests.benchmarks.measuring import CpuMeter, end_in_order, new_event_loop, resident_bytes, show_target
+from tests.benchmarks.measuring import (
+    CpuMeter,
+    end_in_order,
+    new_event_loop,
+    record_figure,
+    resident_bytes,
+    show_target,
+)
 from tests.benchmarks.steady_load import SteadyLoad, steady_load
 
 TOPIC = "bench.many"
@@ -128,6 +135,7 @@ def fill(service: LastingService, jobs: int, _rate: int) -> None:
         beyond = (memory["used_memory"] - before) / new - payload
         print(f"  id and body: {payload:.1f} bytes; beyond them {beyond:.1f}")
     show_prediction("memory", predicted(service, jobs).primary_bytes, resident_bytes(service.store_pid))
+    record_figure(f"memory-{jobs // 10**6}m", resident_bytes(service.store_pid) / 1e9, "GB")
 
 
 def predicted(service: LastingService, jobs: int) -> Plan:
@@ -222,6 +230,7 @@ def restart(service: LastingService, jobs: int, _rate: int) -> None:
     body_bytes = mean_payload(jobs, service.text_bytes) - ID_BYTES
     said_s = restart_s(jobs * min(base_bytes / of_jobs.file_bytes, 1), body_bytes, size - base_bytes)
     show_prediction("restart time", said_s, started_s)
+    record_figure(f"ready-{jobs // 10**6}m", started_s, "s")
     service.kill()
     started_s = service.start()
     print(f"  SIGKILL of the service: ready {started_s:.1f} s after the start{_loaded(service)}")
@@ -278,8 +287,8 @@ def show_p99(load: SteadyLoad, began: float, ended: float) -> None:
     show_target("p99 lateness meanwhile, ms", late[int(len(late) * 0.99)], at_most=P99_MS)
 
 
-def beside_load(service: LastingService, rate: int, what: str, work: Callable[[], object]) -> None:
-    """Do it beside the load, and print how long it took, the lateness and the longest calls of the store."""
+def beside_load(service: LastingService, rate: int, what: str, work: Callable[[], object]) -> float:
+    """Do it beside the load, and print the seconds it took, the lateness and the longest calls; returns the seconds."""
     with steady_load(service.port, rate) as load:
         time.sleep(3)
         with LongestCalls(service) as calls, CpuMeter(service.store_pid) as cpu:
@@ -291,6 +300,7 @@ def beside_load(service: LastingService, rate: int, what: str, work: Callable[[]
     print(f"  meanwhile: {load.report(began, ended)}; longest calls: {calls}")
     show_p99(load, began, ended)
     show_target("longest call of the store, ms", calls.most_ms, at_most=LONGEST_MS)
+    return ended - began
 
 
 def audit(service: LastingService, jobs: int, rate: int) -> None:
@@ -300,7 +310,8 @@ def audit(service: LastingService, jobs: int, rate: int) -> None:
         found = service.call("GET", f"/topics/{TOPIC}/audit")
         return f"{found['checked']:,} jobs checked, {'clean' if not found['findings'] else found['findings']}"
 
-    beside_load(service, rate, f"audit of a topic with {jobs:,} jobs", work)
+    took_s = beside_load(service, rate, f"audit of a topic with {jobs:,} jobs", work)
+    record_figure(f"audit-{jobs // 10**6}m", took_s, "s", digits=3)
 
 
 def backup(service: LastingService, _jobs: int, rate: int) -> None:

@@ -26,6 +26,7 @@ from tests.benchmarks.measuring import (
     measured_service,
     options_of,
     percentile,
+    record_figure,
     resident_bytes,
     run_here,
     show_target,
@@ -131,6 +132,7 @@ async def measure(service: MeasuredService, options: argparse.Namespace) -> None
     print(f"{options.consumers} consumers wait on {options.topics} topics{' by a pattern' * options.by_pattern}")
     print(f"  the service has {bytes_before / 1e6:.0f} MB without them, {bytes_waiting / 1e6:.0f} MB with them")
     show_target("memory of the service, MB", bytes_waiting / 1e6, at_most=500)
+    record_figure("waiting-memory", bytes_waiting / 1e6, "MB", digits=3)
     show_target(f"service, % of a core in {options.idle:.0f} s idle", idle.share(service.pid), at_most=3)
     print(f"  the store meanwhile: {idle.share(service.store_pid):.2f} %")
     renewals_s = options.consumers / WAIT_S

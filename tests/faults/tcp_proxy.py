@@ -1,5 +1,5 @@
-"""A TCP proxy that cuts requests or responses and delays responses on demand, or silently drops everything on some
-connections."""
+"""A TCP proxy that cuts and holds up requests, cuts and delays responses, or silently drops everything on some
+connections, on demand."""
 
 from __future__ import annotations
 
@@ -26,8 +26,12 @@ class TcpProxy(ProxyServer):
         """Pieces of responses that were delayed so far, including those that nobody waited for."""
         self.request_cuts = 0
         """Requests that were cut so far."""
+        self.held = 0
+        """Requests that were held up so far."""
         self._to_cut = 0
         self._requests_to_cut = 0
+        self._requests_to_hold = 0
+        self._released: asyncio.Event | None = None
         self._delay_s = 0.0
         self._silent_word: bytes | None = None
         self._watched: dict[bytes, asyncio.Event] = {}
@@ -39,6 +43,16 @@ class TcpProxy(ProxyServer):
     def cut_requests(self, count: int) -> None:
         """Cut the next requests in the middle, and close their connections."""
         self._requests_to_cut = count
+
+    def hold_requests(self, count: int) -> None:
+        """Hold up the next requests until `release_requests`, also when their client is gone by then."""
+        self._requests_to_hold, self._released = count, asyncio.Event()
+
+    def release_requests(self) -> None:
+        """Let the requests through that are held up, and those that follow."""
+        self._requests_to_hold = 0
+        if self._released is not None:
+            self._loop.call_soon_threadsafe(self._released.set)
 
     def delay_responses(self, seconds: float) -> None:
         """Delay each piece of a response by so much from now on; 0 ends that."""
@@ -87,6 +101,10 @@ class TcpProxy(ProxyServer):
                 for word, seen in self._watched.items():
                     if word in before:
                         seen.set()
+            if self._requests_to_hold and self._released is not None:
+                self._requests_to_hold -= 1
+                self.held += 1
+                await self._released.wait()
             if self._requests_to_cut and len(piece) > 1:
                 self._requests_to_cut -= 1
                 self.request_cuts += 1

@@ -154,10 +154,12 @@ def create_app(
     *,
     console: Callable[[AppContext, RequestHandler], ASGIApp] | None = None,
     shelf_socket: Path | None = None,
+    runs_relays: bool = True,
 ) -> Service:
     """The ASGI application over the store at `store_url`. `last_good_keys`: see `key_source`.
 
-    `shelf_socket` is where the process of the shelf is called, if there is one.
+    `shelf_socket` is where the process of the shelf is called, if there is one. With `runs_relays` false another
+    process runs those of the settings.
 
     `console` makes what serves `/` and `/console/...`; without it these paths do not exist. It is a client of the
     request handler that it is given, in the same process.
@@ -187,7 +189,11 @@ def create_app(
             await engine.start()
             app.state.drain = engine.drain
             try:
-                async with _pushing(context, app.state), context.gate.running(engine.usage):
+                async with (
+                    _pushing(context, app.state),
+                    context.gate.running(engine.usage),
+                    _relaying(app, settings if runs_relays else None),
+                ):
                     yield
             finally:
                 await engine.close()
@@ -250,6 +256,30 @@ async def _pushing(context: AppContext, state: State) -> AsyncIterator[None]:
     finally:
         context.pushers = None
         await pushers.close()
+
+
+@asynccontextmanager
+async def _relaying(app: Service, settings: Settings | None) -> AsyncIterator[None]:
+    """Send the outboxes of the settings during the block; `state.drain` then ends that too."""
+    if settings is None or not settings.relay:
+        yield
+        return
+    from deferd.api.own_relays import OwnRelays  # noqa: PLC0415 (it imports psycopg, which not all services have)
+
+    urls = [url.get_secret_value() for url in settings.relay]
+    relays = OwnRelays(urls, app.request_handler, settings.max_body_bytes)
+    drain_others = app.state.drain
+
+    def drain() -> None:
+        relays.drain()
+        drain_others()
+
+    relays.start()
+    app.state.drain = drain
+    try:
+        yield
+    finally:
+        await relays.close()
 
 
 async def _warn_of_pushed_topics(context: AppContext) -> None:

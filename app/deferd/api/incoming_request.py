@@ -41,6 +41,8 @@ class IncomingRequest(ABC):
 
     is_of_console: ClassVar[bool] = False
     """Whether the console makes the request, within this process. Nothing that a client sends decides this."""
+    is_own: ClassVar[bool] = False
+    """Whether the service makes the request for its operator, as its relays do: it needs no key. As above."""
     key_digest: bytes | None = None
     """The digest of the key that a session of the console was opened with; it stands for a token in the headers."""
 

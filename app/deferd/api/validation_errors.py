@@ -33,7 +33,6 @@ _PLAIN = {
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",
     "int_parsing_size": "must be a whole number of fewer digits",
-    "float_parsing": "must be a number",
     "finite_number": "must be a finite number",
     "union_tag_not_found": _UNKNOWN_KIND,
     "union_tag_invalid": _UNKNOWN_KIND,
@@ -116,8 +115,9 @@ def _message(detail: ErrorDetails, root: str) -> str:
         words, bound, unit = _WITH_BOUND[kind]
         return f"must {words} {facts[bound]:.15g}{unit or _unit(detail['loc'])}"
     match kind:
-        case "float_type":
-            return "is too large" if type(detail["input"]) is int else "must be a number"
+        case "float_type" | "float_parsing":
+            unit = _unit(detail["loc"])
+            return "is too large" if type(detail["input"]) is int else f"must be a number{unit and f' of{unit}'}"
         case "extra_forbidden":
             return "is not a known parameter" if root == "query" else "is not a known field"
         case "string_pattern_mismatch":

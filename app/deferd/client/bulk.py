@@ -87,7 +87,7 @@ def _cancel_fields(if_reserved: Literal["cancel", "refuse"], *, undo: bool) -> d
 
 
 class BulkMethods:
-    """The calls on many jobs, a part of ApiMethods.
+    """The calls on many jobs.
 
     `start_...` begin the same actions in the background, as tasks: they return once the task has begun. Without a
     `limit` they act on all jobs. RateLimited: ten run already.

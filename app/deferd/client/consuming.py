@@ -67,7 +67,7 @@ def _on_deliveries(
 
 
 class ConsumerMethods:
-    """The calls of consumers, a part of ApiMethods."""
+    """The calls of consumers."""
 
     _sender: Sender
     _calls: JoinedCalls

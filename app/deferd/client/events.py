@@ -36,7 +36,7 @@ def _no_stream(_content: bytes) -> None:
 
 
 class EventMethods:
-    """The methods for events, a part of ApiMethods."""
+    """The methods for events."""
 
     _sender: Sender
     _transport: StreamingTransport

@@ -25,7 +25,7 @@ _MANY_TOPICS_S = 30.0
 
 
 class InspectionMethods:
-    """The calls that inspect and check a service, a part of ApiMethods."""
+    """The calls that inspect and check a service."""
 
     _sender: Sender
 

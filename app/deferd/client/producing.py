@@ -29,7 +29,7 @@ Item = TypeVar("Item")
 
 
 class ProducerMethods:
-    """The calls of producers, a part of ApiMethods."""
+    """The calls of producers."""
 
     _sender: Sender
     _calls: JoinedCalls

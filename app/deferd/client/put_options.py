@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from deferd.client.policy_options import PolicyOptions
 from deferd.client.request_body import Seconds, refuse_unknown
 from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.fields import NULL_IS_NONE
 from deferd.contract.model import DurabilityLevel, PutJob
+
+Body = TypeVar("Body", bound=BaseModel)
 
 
 class PutDefaults(PolicyOptions, total=False):
@@ -85,8 +87,13 @@ def put_fields(topic: str, body: Any, options: Mapping[str, Any]) -> dict[str, A
 
 def check_put(fields: Mapping[str, Any]) -> PutJob:
     """Validate a job to put, in its JSON form, as the service does. Raises InvalidInput."""
+    return check_body(PutJob, fields)
+
+
+def check_body(model: type[Body], fields: Mapping[str, Any]) -> Body:
+    """Validate the JSON object of a request as the service does. Raises InvalidInput."""
     try:
-        return PutJob.model_validate(fields)
+        return model.model_validate(fields)
     except ValidationError as error:
         raise InvalidInput(body_errors(error)) from None
 

@@ -141,7 +141,7 @@ def preview_schedule(
 
 
 class ScheduleMethods:
-    """The calls for schedules and calendars, a part of ApiMethods."""
+    """The calls for schedules and calendars."""
 
     _sender: Sender
 

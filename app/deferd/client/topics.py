@@ -110,7 +110,7 @@ def _redrive_fields(ids: Sequence[str] | None, limit: int, conditions: JobCondit
 
 
 class TopicMethods:
-    """The calls for topics, a part of ApiMethods."""
+    """The calls for topics."""
 
     _sender: Sender
 

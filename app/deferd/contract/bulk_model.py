@@ -38,8 +38,8 @@ class Select(StrictModel):
     tag: Tag | None = Field(default=None, description="The jobs with this tag, in all topics.")
     group: Group | None = Field(
         default=None,
-        description="The jobs of this group, in the topics of `topics`. They are searched state by state: one that "
-        "changes its state meanwhile may be missed.",
+        description="The jobs of this group, in the topics of `topics`. They are searched state by state: a job that "
+        "changes its state during the search may be missed.",
     )
     state: Literal["delayed", "ready"] | None = Field(
         default=None, description="The jobs in this state, in the topics of `topics`."
@@ -88,8 +88,8 @@ RequestId = Annotated[
     str,
     StringConstraints(pattern=limits.ID_PATTERN),
     Field(
-        description="Name of the call for repetitions within an hour: a repeated call continues the first one. It acts "
-        "on no job twice and on none put since, and its numbers are those of all attempts together."
+        description="Makes the call safe to repeat, for an hour: a call with the same `request_id` continues the first "
+        "one. It acts on no job twice and on none put since, and its numbers cover all attempts."
     ),
 ]
 
@@ -166,7 +166,7 @@ class CancelSelected(_BulkCall):
 class UndoCancel(StrictModel):
     """A cancel to undo."""
 
-    request_id: RequestId
+    request_id: RequestId = Field(description="The `request_id` of the cancel, which had `undo`.")
 
     schema_examples = ({"request_id": "campaign-9"},)
 

@@ -79,7 +79,7 @@ class PayloadTooLarge(DeferdError):
         self.limit_bytes = limit_bytes
         super().__init__(
             f"with this item the body of the job would be larger than {limit_bytes} bytes or have more than "
-            f"{limits.ITEMS_MAX} items; it is as it was"
+            f"{limits.ITEMS_MAX} items; the job is unchanged"
             if of_items
             else f"the request body is larger than {limit_bytes} bytes"
         )
@@ -214,7 +214,10 @@ class JobExists(Conflict):
     ) -> None:
         self.state = state
         self.until_ms = until_ms
-        super().__init__(topic, job_id, f"topic {topic!r} already has a job {job_id!r}", durability)
+        text = f"topic {topic!r} already has a job {job_id!r}"
+        if self.until is not None:
+            text += f", which is {state} and keeps the id until {self.until:%Y-%m-%dT%H:%M:%SZ}"
+        super().__init__(topic, job_id, text, durability)
 
     @property
     def until(self) -> datetime | None:
@@ -290,7 +293,7 @@ class TooLate(DeferdError):
 
     code = "too_late"
 
-    def __init__(self, detail: str = "the instant in Deferd-Not-After is over; nothing was done") -> None:
+    def __init__(self, detail: str = "the instant in Deferd-Not-After has passed; nothing was done") -> None:
         super().__init__(detail)
 
 

@@ -57,12 +57,12 @@ class Rate(StrictModel):
     """How many deliveries may begin in any span of `per` seconds of the store's clock; a redelivery counts."""
 
     count: int = Field(
-        strict=True, ge=1, le=limits.FLOW_COUNT_MAX, description=f"So many deliveries, 1 to {limits.FLOW_COUNT_MAX}."
+        strict=True, ge=1, le=limits.FLOW_COUNT_MAX, description=f"Most deliveries, 1 to {limits.FLOW_COUNT_MAX}."
     )
     per: float = seconds_field(
         limits.RATE_SPAN_MIN_S,
         limits.RATE_SPAN_MAX_S,
-        f"In so many seconds, {limits.RATE_SPAN_MIN_S} to {limits.RATE_SPAN_MAX_S}.",
+        f"The length of the span in seconds, {limits.RATE_SPAN_MIN_S} to {limits.RATE_SPAN_MAX_S}.",
         default=1.0,
     )
     burst: (
@@ -71,8 +71,8 @@ class Rate(StrictModel):
             Field(
                 strict=True,
                 ge=1,
-                description="How many of them may begin at once, 1 to `count`: the others are spread over `per`. Where "
-                "it does not divide `count`, a little less than `count` may be handed out. Default: all of them.",
+                description="How many deliveries may begin at once, 1 to `count`; the others are spread over `per`. If "
+                "`burst` does not divide `count`, a little less than `count` may be handed out. Default: `count`.",
             ),
             AfterValidator(_fits_the_count),
         ]

@@ -158,15 +158,15 @@ JobId = Annotated[
 Receipt = Annotated[
     str,
     StringConstraints(max_length=limits.RECEIPT_MAX),
-    Field(description="Fencing token of one delivery, from the pop. Without it the current delivery is meant."),
+    Field(description="Fencing token of one delivery, from the pop. Default: that of the current delivery."),
 ]
 ConsumerName = Annotated[str, StringConstraints(pattern=limits.ID_PATTERN)]
 Instant = Annotated[datetime, BeforeValidator(_rfc3339)]
 Cutoff = Annotated[
     Instant,
     Field(
-        description="Only jobs that were put until this instant, and dead ones only if they died until then (of those "
-        "that died before version 0.2 this is not known: they count). A preview returns the one to use.",
+        description="Only jobs that were put until this instant, and dead ones only if they died until then. A preview "
+        "returns the one to use.",
     ),
 ]
 NormalizedError = Annotated[
@@ -174,7 +174,7 @@ NormalizedError = Annotated[
     StringConstraints(max_length=limits.ERROR_PART_MAX),
     Field(
         description="Only dead jobs with this `error` of `GET /dead`, in which `*` stands for what varies; an empty "
-        "text for those without one. Without a `cutoff` those that are dead when the call begins."
+        "text: jobs without an error. Without a `cutoff`: jobs that are dead when the call begins."
     ),
 ]
 AsTask = Annotated[
@@ -334,7 +334,7 @@ def _says_what_becomes_of_others(if_reserved: str, info: ValidationInfo) -> str:
 
 def _counts_items(max_items: int, info: ValidationInfo) -> int:
     if info.data.get("on_conflict", "append") != "append":
-        raise ValueError("needs `on_conflict` `append`, which alone makes items")
+        raise ValueError("needs `on_conflict` `append`: only appends make items")
     return max_items
 
 
@@ -629,7 +629,10 @@ class TouchJob(StrictModel):
     """Extension of a lease: it ends `ttr` seconds from now (default: the job's own ttr)."""
 
     receipt: Receipt | None = None
-    ttr: Ttr | None = None
+    ttr: Ttr | None = Field(
+        default=None,
+        description="Seconds until the lease ends, 0.1 to 86400. Default: the job's `ttr`.",
+    )
 
     schema_examples = ({"receipt": "0f3a9c21b7d4.1", "ttr": 120},)
 
@@ -716,8 +719,8 @@ class Redrive(StrictModel):
         ge=limits.REDRIVE_RATE_MIN,
         le=limits.REDRIVE_RATE_MAX,
         allow_inf_nan=False,
-        description="Only with `as_task`: at most so many jobs a second, 0.01 to 1000, so that what has failed is not "
-        "flooded again. Each stays dead until its turn, also when the task is stopped.",
+        description="Only with `as_task`: most jobs a second, 0.01 to 1000, so that the system that failed is not "
+        "flooded again. Each job stays dead until its turn, also when the task is stopped.",
     )
 
     @model_validator(mode="after")

@@ -62,7 +62,7 @@ class Calendars:
         """
         if isinstance(spec, str):
             if not (await self._find(spec)).exists:
-                raise InvalidInput([FieldError(path, "is not the name of a calendar", spec)])
+                raise InvalidInput([FieldError(path, "is not the name of a calendar: put the calendar first", spec)])
             return
         try:
             Openings.of((spec,) if isinstance(spec, Window) else spec)

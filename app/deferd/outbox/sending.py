@@ -31,7 +31,7 @@ from deferd.client.errors import NoAnswer, UnexpectedAnswer, Unreachable
 from deferd.client.job_requests import new_id
 from deferd.client.requests import ApiRequest, parsed, request_for
 from deferd.client.sender import RetryPolicy
-from deferd.client.transport import HttpSettings
+from deferd.client.transport import HttpSettings, Transport
 from deferd.contract.clocks import monotonic_s
 from deferd.contract.errors import (
     DeferdError,
@@ -106,7 +106,7 @@ class Service:
             urls, timeout_s=CALL_S / 2, key=key, connections=_CONNECTIONS, tls=None, ca_file=ca_file, proxy=None
         )
         self.urls = tuple(settings.urls)
-        self._transport = AsyncTransport(settings)
+        self._transport: Transport = AsyncTransport(settings)
         self._current = 0
 
     async def call(self, request: ApiRequest[Result]) -> Reply[Result]:

@@ -8,7 +8,7 @@ import gc
 import logging
 import resource
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from email.utils import formatdate
 from functools import partial
 from pathlib import Path
@@ -57,18 +57,26 @@ async def serve_application(
     last_good: LastGoodCredentials = LastGoodCredentials(),  # noqa: B008 (it is frozen)
     resp_listener: socket.socket | None = None,
     shelf_socket: Path | None = None,
+    runs_relays: bool = True,
 ) -> None:
     """Run the application on the socket until a stop signal has been handled.
 
     `resp_listener` is the socket for the Redis protocol, if that is to be served; `shelf_socket` is where the shelf is
-    called, if there is one. Keys and certificate come from
+    called, if there is one. With `runs_relays` false another process runs the relays. Keys and certificate come from
     `last_good` while their files are invalid.
 
     Raises:
         CannotServe: the application does not start, or the certificate cannot be used.
     """
     with tracing(settings):
-        application = create_app(settings, store_url, last_good.keys, console=Console, shelf_socket=shelf_socket)
+        application = create_app(
+            settings,
+            store_url,
+            last_good.keys,
+            console=Console,
+            shelf_socket=shelf_socket,
+            runs_relays=runs_relays,
+        )
         server = _HttpServer(application, settings, on_started, last_good)
         signals.on_stop, signals.on_force = server.stop, server.force
         await server.serve_until_stopped(listener, resp_listener)
@@ -115,6 +123,8 @@ class _HttpServer(uvicorn.Server):
         self._on_started = on_started
         self._stop_requested = asyncio.Event()
         self._resp_listener: socket.socket | None = None
+        self._listeners: list[socket.socket] = []
+        self._make_http: Callable[[], Any] = object
 
     async def serve_until_stopped(self, listener: socket.socket, resp_listener: socket.socket | None) -> None:
         """Serve; return when stopped."""
@@ -156,23 +166,25 @@ class _HttpServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the application and accept connections."""
         await super().startup([])
-        make_http = partial(FastPathProtocol, self._application, self._connections, DirectPath(self._application))
-        for listener in sockets or ():
-            self.servers.append(await self._accept_on(listener, make_http))
+        direct_path = DirectPath(self._application)
+        self._make_http = self._over_tls(partial(FastPathProtocol, self._application, self._connections, direct_path))
+        self._listeners = sockets or []
+        for listener in self._listeners:
+            self.servers.append(await _accept_on(listener, self._make_http))
         if self._resp_listener is not None:
-            make_resp = partial(RespConnection, RespApi(self._application), self._connections)
-            self.servers.append(await self._accept_on(self._resp_listener, make_resp))
+            make_resp = self._over_tls(partial(RespConnection, RespApi(self._application), self._connections))
+            self.servers.append(await _accept_on(self._resp_listener, make_resp))
         # Objects made so far live as long as the process: keep the collector from traversing them under load.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         self._on_started()
 
-    async def _accept_on(self, listener: socket.socket, make_protocol: Callable[[], Any]) -> asyncio.Server:
+    def _over_tls(self, make_protocol: Callable[[], Any]) -> Callable[[], Any]:
         """As in uvicorn, but TLS handshakes have the timeout of a request head, TLS shutdowns that of a response."""
-        if self._certificate is not None:
-            make_protocol = partial(TlsHandshake, self._connections, self._certificate.context, make_protocol)
-        return await asyncio.get_running_loop().create_server(make_protocol, sock=listener, backlog=BACKLOG)
+        if self._certificate is None:
+            return make_protocol
+        return partial(TlsHandshake, self._connections, self._certificate.context, make_protocol)
 
     async def main_loop(self) -> None:
         """Until stopped, once a second: update the Date header and close overdue connections."""
@@ -196,14 +208,33 @@ class _HttpServer(uvicorn.Server):
 
     async def _end_idle_connections(self) -> None:
         """Accept no more connections, and let each client of an open one learn from its next response to leave it."""
+        listeners = [listener.dup() for listener in self._listeners]
         for server in self.servers:
             server.close()
+        waiting = [connection for listener in listeners for connection in _waiting_on(listener)]
         for connection in list(self._connections.connected):
             connection.shutdown()
         loop = asyncio.get_running_loop()
+        connecting = [loop.connect_accepted_socket(self._make_http, connection) for connection in waiting]
+        await asyncio.gather(*connecting, return_exceptions=True)  # clients may have left meanwhile
         ends_s = loop.time() + self._connections.last_request_s - _UVICORN_PAUSE_S
         while self._connections.has_idle() and not self.force_exit and loop.time() < ends_s:  # noqa: ASYNC110 (no event per request)
             await asyncio.sleep(_IDLE_CHECK_S)
+
+
+async def _accept_on(listener: socket.socket, make_protocol: Callable[[], Any]) -> asyncio.Server:
+    return await asyncio.get_running_loop().create_server(make_protocol, sock=listener, backlog=BACKLOG)
+
+
+def _waiting_on(listener: socket.socket) -> Iterator[socket.socket]:
+    """Accept the connections that wait for that, and stop listening.
+
+    Closing the socket would reset them. Their clients may have sent a request, and could not know whether it had an
+    effect.
+    """
+    with listener, contextlib.suppress(OSError):  # none waits, or too many files are open
+        while True:
+            yield listener.accept()[0]
 
 
 def _allowed_connections(wanted: int) -> int:

@@ -51,7 +51,15 @@ def run_server_process(channel_fd: int) -> int:
                 last_good = LastGoodCredentials(**configuration["last_good"])
                 shelf_socket = None if configuration["shelf_socket"] is None else Path(configuration["shelf_socket"])
                 store_url = configuration["store_url"]
-                serving = _serve(settings, store_url, listeners, channel, last_good, shelf_socket=shelf_socket)
+                serving = _serve(
+                    settings,
+                    store_url,
+                    listeners,
+                    channel,
+                    last_good,
+                    shelf_socket=shelf_socket,
+                    runs_relays=configuration["runs_relays"],
+                )
                 orphaned = runner.run(serving)
         except (StoreRefused, CannotServe) as exc:
             log_startup_error(exc)
@@ -76,6 +84,7 @@ async def _serve(
     last_good: LastGoodCredentials,
     *,
     shelf_socket: Path | None,
+    runs_relays: bool,
 ) -> bool:
     """Serve until stopped; True when the reason was the end of the supervisor."""
     signals = StopSignals(log_level=logging.DEBUG)  # the supervisor has logged the stop
@@ -104,6 +113,7 @@ async def _serve(
             last_good=last_good,
             resp_listener=listeners[1] if len(listeners) > 1 else None,
             shelf_socket=shelf_socket,
+            runs_relays=runs_relays,
         )
     except asyncio.CancelledError:
         if not signals.stopping:

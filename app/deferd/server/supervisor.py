@@ -143,19 +143,25 @@ class ProcessPool:
             fault = await asyncio.to_thread(write_fault, Path(self.metrics_dir), needed_bytes=MIB)
         return end_of(code) if fault is None else f"{end_of(code)}; {self.metrics_dir} cannot be written: {fault}"
 
-    def configuration(self) -> bytes:
-        """What a server process needs to serve, as a line of JSON. It holds the secrets of the settings."""
-        values = {name: getattr(self.settings, name) for name in type(self.settings).model_fields}
-        secrets = {name: value.get_secret_value() for name, value in values.items() if isinstance(value, SecretStr)}
+    def configuration(self, number: int) -> bytes:
+        """What a server process needs to serve, as a line of JSON. It holds the secrets of the settings.
+
+        The first process runs the relays.
+        """
         configuration: dict[str, Any] = {
-            "settings": self.settings.model_dump(mode="json") | secrets,
+            "settings": self.settings.model_dump(),
+            "runs_relays": number == 1,
             "store_url": self.context.store_url,
             "listeners": [listener.fileno() for listener in self.context.listeners],
             "metrics_dir": self.metrics_dir,
             "last_good": asdict(self.files.last_good),
             "shelf_socket": None if self.context.shelf_socket is None else str(self.context.shelf_socket),
         }
-        return json.dumps(configuration).encode() + b"\n"
+        return json.dumps(configuration, default=_as_text).encode() + b"\n"
+
+
+def _as_text(value: SecretStr | Path) -> str:
+    return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
 
 
 class ServerProcess:
@@ -256,7 +262,7 @@ class ServerProcess:
         # The process may die at any moment, which also ends the channel.
         with contextlib.suppress(TimeoutError, ConnectionError):
             async with asyncio.timeout(START_S):
-                self._channel.write(self._pool.configuration())
+                self._channel.write(self._pool.configuration(self.number))
                 await self._channel.drain()
                 reply = await reader.readline()
         if reply != SERVING:

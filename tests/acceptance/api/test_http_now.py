@@ -95,7 +95,7 @@ async def test_a_key_sees_its_topics_only(service: ServiceProcess, keys: KeysFil
     async def seen(key: str, topics: str = f"*.{topic}") -> tuple[int, set[str], int | None, str | None]:
         response = await call(service, "GET", f"/now?topics={topics}", token=keys.tokens[key])
         found = response.json()
-        alerts = {one["topic"] for one in found.get("alerts", [])}
+        alerts = {one["topic"] for one in found.get("alerts", []) if "topic" in one}  # others are of the store
         return response.status, alerts, found.get("topics_looked_at"), found.get("next_due_at")
 
     *of_all, next_of_all = await seen("read")

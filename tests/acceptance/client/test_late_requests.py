@@ -132,6 +132,6 @@ async def test_what_is_too_late_each_time_is_an_error_that_says_so(http: Http, s
     always = {"deferd-not-after": "1000000000000"}
     async with AsyncClient(shared_service.url, retry_for=0) as client:
         request = ApiRequest("GET", f"/topics/{http.topic}", bytes, headers=always)
-        with pytest.raises(Exception, match="Deferd-Not-After is over; nothing was done") as refused:
+        with pytest.raises(Exception, match="Deferd-Not-After has passed; nothing was done") as refused:
             await client.send(request)
     assert not isinstance(refused.value, NoAnswer)

@@ -6,6 +6,7 @@ import ast
 import contextlib
 import importlib
 import json
+import os
 import re
 import socket
 import subprocess
@@ -20,12 +21,27 @@ import pytest
 import uvicorn
 
 from deferd.testing import ServiceForTests
-from tests.acceptance.project.test_readme import DOCUMENTS
+from tests.acceptance.project.test_readme import DOCUMENTS, blocks
+from tests.postgresql import PostgresServer
 from tests.waiting import wait_until
 
 STEPS = re.findall(r"^```(python|bash)\n(.*?)^```", DOCUMENTS["tutorial"], re.MULTILINE | re.DOTALL)
 
 PLUGINS = ["--disable-plugin-autoload", "-p", "deferd.testing.pytest_plugin", "-p", "no:cacheprovider"]
+
+
+@pytest.fixture(scope="module")
+def databases(postgres: PostgresServer) -> Iterator[None]:
+    """Those of the reader, made by the commands of the page, in the PostgreSQL of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{postgres.bin}:{os.environ['PATH']}")
+        for name, value in (("PGHOST", "127.0.0.1"), ("PGPORT", str(postgres.port)), ("PGUSER", "postgres")):
+            patch.setenv(name, value)
+        [commands] = [block for block in blocks("tutorial", "sh") if "createdb" in block]
+        subprocess.run(["bash", "-euo", "pipefail", "-c", commands], check=True, timeout=40)
+        yield
+        for database in ("shop", "shop_test"):
+            postgres.drop(postgres.url(database))
 
 
 def name_of(block: str) -> str:
@@ -118,7 +134,7 @@ def served(app: Shop) -> Iterator[str]:
 
 @pytest.mark.slow
 def test_the_shop_of_the_tutorial_does_what_the_page_says(
-    service: ServiceForTests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: ServiceForTests, databases: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DEFERD_URL", service.url)
     monkeypatch.chdir(tmp_path)
@@ -145,7 +161,7 @@ def test_the_shop_of_the_tutorial_does_what_the_page_says(
 
 
 @pytest.mark.slow
-def test_the_tests_of_the_tutorial_pass(tmp_path: Path) -> None:
+def test_the_tests_of_the_tutorial_pass(databases: None, tmp_path: Path) -> None:
     for name, source in files().items():
         (tmp_path / name).write_text(source)
     ran = subprocess.run(

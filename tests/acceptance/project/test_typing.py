@@ -33,11 +33,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import deferd
+import psycopg
+import sqlalchemy
 from pydantic import BaseModel
 from deferd import (
     AsyncClient, AsyncJob, Backoff, BlockingJob, Cancelled, Client, Context, DurabilityLevel, ExponentialBackoff,
     FixedBackoff, Job, JobDefinition, PutJob, PutOptions, PutResult, ScheduleBackoff, TopicSettings, Worker, job,
+    outbox,
 )
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm import Session
 from typing_extensions import TypedDict, Unpack
 
 
@@ -111,6 +116,27 @@ async def produce_async(client: AsyncClient) -> Job:
     put, again = await asyncio.gather(close_order.put(Order(number=1)), close_order.put(Order(number=2)))
     gone: Cancelled = await close_order.cancel("order-1")
     return await client.put("t", backoff={"kind": "fixed", "seconds": 10}, durability="fsync")
+
+
+def in_transaction(
+    session: Session, connection: sqlalchemy.Connection, psycopg_connection: psycopg.Connection, cursor: psycopg.Cursor
+) -> str:
+    outbox.cancel(session, "t", "a", if_reserved="refuse")
+    outbox.reschedule(connection, "t", "a", delay=5, ttl=None, backoff={"kind": "fixed"})
+    outbox.cancel_tag(cursor, "order-1")
+    put: str = outbox.put(psycopg_connection, **close.fields(Order(number=1), id="a"))
+    return outbox.put(session, "t", {"any": 1}, delay=timedelta(minutes=1), backoff=waits[0])
+
+
+async def in_async_transaction(
+    session: AsyncSession, connection: AsyncConnection, psycopg_connection: psycopg.AsyncConnection,
+    cursor: psycopg.AsyncCursor,
+) -> str:
+    await outbox.cancel(session, "t", "a", if_reserved="refuse")
+    await outbox.reschedule(connection, "t", "a", delay=5, ttl=None)
+    await outbox.cancel_tag(cursor, "order-1")
+    put: str = await outbox.put(psycopg_connection, **close.fields(Order(number=1), id="a"))
+    return await outbox.put(session, "t", {"any": 1}, delay=timedelta(minutes=1))
 """
 
 WRONG = """
@@ -119,7 +145,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 from pydantic import BaseModel
-from deferd import AsyncClient, Client, FixedBackoff, Job, PutJob, ScheduleBackoff, TopicSettings, job
+from deferd import AsyncClient, Client, FixedBackoff, Job, PutJob, ScheduleBackoff, TopicSettings, job, outbox
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 
 class Order(BaseModel):
@@ -128,6 +156,7 @@ class Order(BaseModel):
 
 close = job("orders.close", Order)
 client, async_client = Client(), AsyncClient()
+session, async_session = Session(), AsyncSession()
 {}
 """
 
@@ -171,6 +200,16 @@ WRONG_LINES = [
     "close.bind(Order(number=1))",
     "text: str = close.read(client.pop('orders.close')[0])",
     "close.topic = 'other'",
+    # the outbox
+    'outbox.put(session, "t", dely=5)',
+    'outbox.put(client, "t")',
+    'outbox.put(async_session, "t").upper()',
+    'outbox.put(session, "t").close()',
+    'outbox.cancel_tag(async_session, "order-1")',  # without `await`
+    'outbox.put(async_session, "t", backoff={"kind": "fixd"}).close()',
+    'outbox.cancel(session, "t", "a", if_reserved="keep")',
+    'outbox.reschedule(session, "t", "a", id="b")',
+    "outbox.cancel_tag(session, 1)",
 ]
 
 
@@ -242,10 +281,27 @@ def test_the_programs_of_the_documents_the_docstrings_and_the_examples_are_stric
     errors: dict[str, list[str]],
 ) -> None:
     counts = {document: len(blocks(document, "python")) for document in DOCUMENTS if blocks(document, "python")}
-    others = {"tracing": 1, "redis-protocol": 1, "push": 1, "transactions": 4, "tutorial": 6, "flow-control": 4}
-    assert counts == {"readme": 2, "client": 8, "events": 1, "worker": 3, "schedules": 2, "testing": 2, **others}, (
+    others = {
+        "tracing": 1,
+        "redis-protocol": 1,
+        "push": 1,
+        "transactions": 4,
+        "tutorial": 6,
+        "flow-control": 4,
+        "outbox": 1,
+    }
+    assert counts == {
+        "readme": 2,
+        "client": 8,
+        "events": 1,
+        "worker": 3,
+        "schedules": 2,
+        "testing": 2,
+        "outbox": 1,
+        **others,
+    }, (
         "each has a test that runs it: in test_readme.py, of tracing in tests/unit/client/test_spans.py, and of "
-        "redis-protocol, push, transactions and tutorial in the tests with their names"
+        "redis-protocol, push, transactions, tutorial and outbox in the tests with their names"
     )
     assert {name: errors[name] for name in documented() if errors[name]} == {}
 

@@ -1,10 +1,12 @@
-"""The proxy of docker-compose.yml, as a real nginx with its configuration, before a real service."""
+"""The documented proxies, with their configurations, before a real service: nginx of docker-compose.yml, and HAProxy of
+docs/deployment/haproxy.cfg."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import re
+import socket
 import socketserver
 import subprocess
 import threading
@@ -27,10 +29,18 @@ from tests.waiting import until, wait_until
 START_S = 20.0
 BODY_BYTES = 4096
 
-pytestmark = pytest.mark.needs("nginx")
+HAPROXY_CONFIG = Path(__file__).parents[3] / "docs/deployment/haproxy.cfg"
 
 
-def on_this_machine(config: str, port: int, replicas: Sequence[int], folder: Path) -> str:
+def haproxy_on_this_machine(config: str, port: int, replicas: Sequence[int]) -> str:
+    """The configuration with the ports of a test."""
+    ports = iter(replicas)
+    config = config.replace("maxconn 32768", "maxconn 1000").replace("bind :8000", f"bind 127.0.0.1:{port}")
+    servers = [f"    server {number} 127.0.0.1:{next(ports)}\n" for number in range(len(replicas))]
+    return re.sub(r"( {4}server .*\n)+", "".join(servers), config)
+
+
+def nginx_on_this_machine(config: str, port: int, replicas: Sequence[int], folder: Path) -> str:
     """The configuration with the ports and folders of a test, and without Docker's DNS."""
     paths = "".join(f"{kind}_temp_path {folder};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
     config = re.sub(r"listen 8000", f"listen 127.0.0.1:{port}", config)
@@ -44,17 +54,23 @@ def on_this_machine(config: str, port: int, replicas: Sequence[int], folder: Pat
 
 
 @contextlib.contextmanager
-def running_proxy(replicas: Sequence[int], folder: Path, environment: dict[str, str]) -> Iterator[str]:
+def running_proxy(kind: str, replicas: Sequence[int], folder: Path, environment: dict[str, str]) -> Iterator[str]:
     port = free_port()
-    file = folder / "nginx.conf"
-    file.write_text(on_this_machine(nginx_config(environment), port, replicas, folder), encoding="utf-8")
-    log = folder / "error.log"
-    process = subprocess.Popen(["nginx", "-e", log, "-p", folder, "-c", file])
+    command: list[str | Path]
+    file, log = folder / "proxy.conf", folder / "error.log"
+    if kind == "nginx":
+        text = nginx_on_this_machine(nginx_config(environment), port, replicas, folder)
+        command = ["nginx", "-e", log, "-p", folder, "-c", file]
+    else:
+        text = haproxy_on_this_machine(HAPROXY_CONFIG.read_text(encoding="utf-8"), port, replicas)
+        command = ["haproxy", "-db", "-f", file]
+    file.write_text(text, encoding="utf-8")
+    with log.open("wb") as errors:
+        process = subprocess.Popen(command, stderr=errors)
 
     def is_ready() -> bool:
         assert process.poll() is None, log.read_text()
-        with contextlib.suppress(httpx.TransportError):
-            httpx.get(f"http://127.0.0.1:{port}/topics", headers={"Host": "example.net"}, verify=NO_TLS)
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
             return True
         return False
 
@@ -73,20 +89,28 @@ class Proxied(NamedTuple):
     service: ServiceProcess
 
 
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(kind, marks=pytest.mark.needs(kind)) for kind in ("nginx", "haproxy")],
+)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
+def proxied(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
     names = "jobs.example.com *.example.org"
     environment = {
         "DEFERD_ALLOWED_HOST": names,
         "DEFERD_MAX_BODY_BYTES": str(BODY_BYTES),
-        "DEFERD_TRUSTED_PROXY": "127.0.0.0/8",
+        "DEFERD_TRUSTED_PROXY": "127.0.0.1",
     }
     service_environment = {"DEFERD_INSECURE": COMPOSE["services"]["deferd"]["environment"]["DEFERD_INSECURE"]}
     folder = tmp_path_factory.mktemp("proxied")
     folder.chmod(0o755)
     with (
         running_service(data_dir=folder / "service", **service_environment, **environment) as service,
-        running_proxy([service.port], folder, environment) as url,
+        running_proxy(kind, [service.port], folder, environment) as url,
     ):
         yield Proxied(url, service)
 
@@ -106,10 +130,12 @@ def test_it_forwards_requests_for_its_own_names(proxied: Proxied, host: str) -> 
     "host",
     ["rebound.example.com", "rebound.example.net:8000", "example.org", "127.0.0.1.example.net", "1.2.3.4.nip.io"],
 )
-def test_it_refuses_requests_for_other_names(proxied: Proxied, host: str) -> None:
+def test_it_refuses_requests_for_other_names(proxied: Proxied, kind: str, host: str) -> None:
+    """nginx by itself; HAProxy leaves that to the service."""
     response = httpx.get(f"{proxied.url}/topics", headers={"Host": host}, verify=NO_TLS)
-    assert (response.status_code, response.headers["content-type"]) == (421, "application/problem+json")
-    assert response.json()["status"] == 421
+    status = 421 if kind == "nginx" else 403
+    assert (response.status_code, response.headers["content-type"]) == (status, "application/problem+json")
+    assert response.json()["status"] == status
     assert "DEFERD_ALLOWED_HOST" in response.json()["detail"]
 
 
@@ -124,14 +150,16 @@ def test_it_refuses_a_large_body_as_the_service_does(proxied: Proxied) -> None:
     assert of_proxy == of_service
 
 
-def test_the_service_knows_who_calls_through_it(proxied: Proxied, topic: str) -> None:
-    """By the address that a proxy in front of it has appended; the address of this machine is a trusted proxy's."""
-    headers = {"X-Forwarded-For": "203.0.113.9, 198.51.100.7"}
-    with httpx.Client(base_url=proxied.url, headers=headers, verify=NO_TLS) as client:
+@pytest.mark.parametrize(("source", "caller"), [("127.0.0.1", "198.51.100.7"), ("127.0.0.2", "127.0.0.2")])
+def test_the_service_knows_who_calls_through_it(proxied: Proxied, topic: str, source: str, caller: str) -> None:
+    """The address that a trusted proxy in front of it has appended; from elsewhere, the header says nothing."""
+    headers = {"X-Forwarded-For": "203.0.113.9, 198.51.100.7", "Forwarded": "for=203.0.113.60"}
+    transport = httpx.HTTPTransport(local_address=source, verify=NO_TLS)
+    with httpx.Client(base_url=proxied.url, headers=headers, transport=transport) as client:
         assert client.put(f"/topics/{topic}", json={}).is_success
         assert client.delete(f"/topics/{topic}").is_success  # it takes a way of its own through the proxy
     activity = httpx.get(f"{proxied.service.url}/activity", verify=NO_TLS).json()["activity"]
-    assert {entry["by"] for entry in activity if entry["topic"] == topic} == {"198.51.100.7"}
+    assert {entry["by"] for entry in activity if entry["topic"] == topic} == {caller}
 
 
 Handle = Callable[[socketserver.StreamRequestHandler], None]
@@ -151,14 +179,14 @@ def replica(handle: Handle) -> Iterator[int]:
             thread.join()
 
 
-def test_it_repeats_no_call_with_effects_and_reports_replicas_that_do_not_respond(tmp_path: Path) -> None:
+def test_it_repeats_no_call_with_effects_and_reports_replicas_that_do_not_respond(kind: str, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     requests: list[str] = []
 
     def die(connection: socketserver.StreamRequestHandler) -> None:
         requests.append(connection.rfile.readline().split()[0].decode())
 
-    with replica(die) as a, replica(die) as b, running_proxy([a, b], tmp_path, {}) as url:
+    with replica(die) as a, replica(die) as b, running_proxy(kind, [a, b], tmp_path, {}) as url:
         for method, times in {"POST": 1, "PATCH": 1, "DELETE": 1, "GET": 2}.items():
             requests.clear()
             response = httpx.request(method, f"{url}/jobs/orders/1", verify=NO_TLS)
@@ -168,19 +196,19 @@ def test_it_repeats_no_call_with_effects_and_reports_replicas_that_do_not_respon
             assert response.json() == expected
 
 
-def test_a_replica_that_refuses_connections_costs_no_call(tmp_path: Path) -> None:
+def test_a_replica_that_refuses_connections_costs_no_call(kind: str, tmp_path: Path) -> None:
     """Also no cancel: nothing was sent, so that to send it to the other one is safe."""
     tmp_path.chmod(0o755)
 
     def respond(connection: socketserver.StreamRequestHandler) -> None:
         connection.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
 
-    with replica(respond) as port, running_proxy([free_port(), port], tmp_path, {}) as url:
+    with replica(respond) as port, running_proxy(kind, [free_port(), port], tmp_path, {}) as url:
         for method in ("POST", "PATCH", "DELETE", "GET") * 5:
             assert httpx.request(method, f"{url}/jobs/orders/1", verify=NO_TLS).status_code == 200, method
 
 
-def test_it_passes_on_the_response_to_a_pop_at_once(tmp_path: Path) -> None:
+def test_it_passes_on_the_response_to_a_pop_at_once(kind: str, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     has_arrived = threading.Event()
 
@@ -191,7 +219,7 @@ def test_it_passes_on_the_response_to_a_pop_at_once(tmp_path: Path) -> None:
 
     with (
         replica(respond) as port,
-        running_proxy([port], tmp_path, {}) as url,
+        running_proxy(kind, [port], tmp_path, {}) as url,
         httpx.stream("POST", f"{url}/topics/orders.close,orders.remind/pop", timeout=10, verify=NO_TLS) as response,
     ):
         pieces = response.iter_raw()
@@ -201,7 +229,7 @@ def test_it_passes_on_the_response_to_a_pop_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow(seconds=30)
-async def test_no_call_fails_while_the_replicas_restart_in_turn(tmp_path: Path) -> None:
+async def test_no_call_fails_while_the_replicas_restart_in_turn(kind: str, tmp_path: Path) -> None:
     await asyncio.to_thread(tmp_path.chmod, 0o755)
     drain_idle = {
         name: value for name, value in COMPOSE["services"]["deferd"]["environment"].items() if "DRAIN" in name
@@ -212,7 +240,7 @@ async def test_no_call_fails_while_the_replicas_restart_in_turn(tmp_path: Path) 
             running.enter_context(running_service("--redis-url", store.url, data_dir=tmp_path / name, **drain_idle))
             for name in "ab"
         ]
-        url = running.enter_context(running_proxy([replica.port for replica in replicas], tmp_path, {}))
+        url = running.enter_context(running_proxy(kind, [replica.port for replica in replicas], tmp_path, {}))
         async with running_load(Endpoints([int(url.rpartition(":")[2])])) as outcome:
             for replica in replicas * 2:
                 before = outcome.requests

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -19,6 +20,7 @@ import pytest
 from tests.acceptance.api.test_keys_and_listening import refused
 from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess
+from tests.acceptance.wire import request
 from tests.integration.store.store_servers import StoreServer
 from tests.waiting import wait_until
 
@@ -103,6 +105,30 @@ def test_an_idle_connection_gets_one_more_response_and_then_the_service_ends(tmp
         began = time.monotonic()
         assert service.process.wait(50) == 0
         assert time.monotonic() - began < 30  # it does not wait out the 60 s
+
+
+def test_no_connection_is_reset_when_the_service_stops(tmp_path: Path) -> None:
+    """A caller cannot know whether a request without a response had an effect, so a proxy does not repeat it."""
+    statuses: list[bytes] = []
+
+    def call_until_refused(port: int, caller: int) -> None:
+        for number in itertools.count():
+            try:
+                connection = socket.create_connection(("127.0.0.1", port), START_S)
+            except ConnectionRefusedError:
+                return
+            with connection:
+                connection.sendall(request("POST", "/jobs", {"topic": "orders", "id": f"{caller}-{number}"}))
+                statuses.append(connection.recv(4096)[9:12])
+
+    with ServiceProcess(tmp_path, preloaded=True) as service, ThreadPoolExecutor(32) as pool:
+        callers = [pool.submit(call_until_refused, service.port, caller) for caller in range(32)]
+        wait_until(lambda: len(statuses) > 200, START_S, "the callers call")
+        service.process.send_signal(signal.SIGTERM)
+        for caller in callers:
+            caller.result(START_S)
+        assert service.process.wait(STOP_S) == 0
+    assert set(statuses) == {b"201"}
 
 
 @pytest.mark.slow

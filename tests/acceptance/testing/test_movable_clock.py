@@ -107,7 +107,7 @@ def pop_waiting(client: httpx.Client, topic: str) -> list[str]:
     [
         (-1, "must be at least 0 seconds"),
         (315_576_001, "must be at most 315576000 seconds"),
-        ("1", "must be a number"),
+        ("1", "must be a number of seconds"),
     ],
 )
 def test_the_clock_does_not_go_back_or_too_far(http_client: httpx.Client, seconds: object, message: str) -> None:

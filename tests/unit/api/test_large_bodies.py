@@ -102,7 +102,7 @@ async def test_errors_of_a_large_batch_are_listed_like_those_of_a_small_one() ->
     named = {field_error.path: field_error.message for field_error in large.field_errors}
     assert named == {
         ("body", "jobs", 7, "delay"): "must be at least 0 seconds",
-        ("body", "jobs", 299, "backoff", "seconds"): "must be a number",
+        ("body", "jobs", 299, "backoff", "seconds"): "must be a number of seconds",
         ("body", "more"): "is not a known field",
     }
 

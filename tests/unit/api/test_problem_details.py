@@ -73,6 +73,8 @@ def test_a_problem_has_the_facts_of_its_error() -> None:
         "topic": "orders",
         "id": "o-1",
     }
+    ended = errors.JobExists("orders", "o-1", state="finished", until_ms=1_000_000)
+    assert str(ended).endswith("job 'o-1', which is finished and keeps the id until 1970-01-01T00:16:40Z")
 
 
 def test_a_wrong_method_gets_the_allowed_ones() -> None:

@@ -16,12 +16,14 @@ import sysconfig
 import tomllib
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from deferd import Worker
+from deferd.cli.outbox.relay import relay
 from deferd.contract import limits
 from deferd.server.http.connections import KEEP_ALIVE_S
 from deferd.server.http_server import CLOSING_S
@@ -190,6 +192,23 @@ def test_compose_accepts_keys_as_text_too(monkeypatch: pytest.MonkeyPatch) -> No
 
     assert settings.keys_file is None
     assert settings.keys is not None
+
+
+def test_the_relays_are_in_a_profile_and_know_their_database_and_the_service() -> None:
+    services = COMPOSE["services"]
+    relays, database = services["relay"], services["postgres"]
+    environment = {name: interpolated(value) for name, value in relays["environment"].items()}
+    outbox, service = urlsplit(environment["DEFERD_OUTBOX_URL"]), urlsplit(environment["DEFERD_URL"])
+
+    assert {"store", "deferd", "proxy"} == {name for name, one in services.items() if "profiles" not in one}
+    assert relays["profiles"] == database["profiles"]
+    assert ["sh", "-c", "deferd outbox init && exec deferd relay"] == relays["command"]
+    assert environment.keys() <= {parameter.envvar for parameter in relay.params}
+    assert services[str(outbox.hostname)] is database
+    assert f"/{database['environment']['POSTGRES_DB']}" == outbox.path
+    assert interpolated(database["environment"]["POSTGRES_PASSWORD"]) == outbox.password
+    assert (service.hostname, service.port) == ("deferd", 8000)
+    assert {"disable": True} == relays["healthcheck"], "that of the image asks for a service in the container"
 
 
 def test_the_store_keeps_every_acknowledged_write() -> None:

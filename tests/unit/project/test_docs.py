@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
+import deferd.client
+import deferd.testing
+from deferd import AsyncClient
 from deferd.cli.framework.exit_codes import MEANINGS
 from deferd.settings import Settings, default_text, flag, variable
 from tests.key_kinds import SHARD_KINDS, TOPIC_KINDS
@@ -95,6 +98,11 @@ def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
     assert {page.stem for page in PAGES if page.stem != "index"} <= {
         path.name for path in (tmp_path / "site").iterdir()
     }
+    reference = "".join(text_of(path / "index.html") for path in (tmp_path / "site").glob("python-*"))
+    shown = {name.rpartition(".")[2] for name in re.findall(r'<h\d id="(deferd\.[\w.]+)"', reference)}
+    methods = {name for name in dir(AsyncClient) if not name.startswith("_")}
+    public = {*deferd.__all__, *deferd.client.__all__, *deferd.testing.__all__, *methods} - {"__version__"}
+    assert public - shown == set()
 
 
 def test_the_index_links_to_every_page() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -65,6 +66,16 @@ def test_each_alert_has_a_runbook_that_says_what_to_look_at_and_do(alert: str) -
     [section] = re.findall(rf"^### {alert}\n+(.*?)(?=^#|\Z)", RUNBOOKS, re.MULTILINE | re.DOTALL)
     assert re.search(r"^Look at: ", section, re.MULTILINE)
     assert re.search(r"^Do: ", section, re.MULTILINE)
+
+
+def test_one_command_writes_the_address_of_the_runbooks_into_all_alerts() -> None:
+    [command] = re.findall(r"^```sh\n(sed .*) docs/monitoring/alerts.yml > .*\n```", RUNBOOKS, re.MULTILINE)
+    text = subprocess.run([*shlex.split(command), ALERTS_FILE], capture_output=True, text=True, timeout=60, check=True)
+    [group] = yaml.load(text.stdout, yaml.CSafeLoader)["groups"]
+    urls = [rule["annotations"]["runbook_url"] for rule in group["rules"]]
+    own, theirs = (part.strip("'") for part in command.split("|")[1:3])
+    assert urls == [rule["annotations"]["runbook_url"].replace(own, theirs) for rule in alerts()]
+    assert not [url for url in urls if "example" in url]
 
 
 def test_no_runbook_is_left_without_its_alert() -> None:

@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from deferd.settings import Settings, SettingsError, accepted, flag, load_settings, unknown_variables, variable
+from deferd.settings import (
+    Settings,
+    SettingsError,
+    accepted,
+    flag,
+    load_settings,
+    shown_settings,
+    unknown_variables,
+    variable,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -177,6 +186,17 @@ def test_masks_of_the_console_are_separated_by_commas(monkeypatch: pytest.Monkey
     assert load_settings({}).console_mask == ("password", "*.token")
     with pytest.raises(SettingsError, match="must be names of fields with dots between them"):
         load_settings({"console_mask": "a..b"})
+
+
+def test_urls_of_relays_are_secrets_and_keep_the_commas_between_their_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_settings({}).relay == ()
+    monkeypatch.setenv("DEFERD_RELAY", "postgresql://u:sesame@h1:1,h2/a postgres://h/b, postgresql://h/c,x")
+    settings = load_settings({})
+    urls = [url.get_secret_value() for url in settings.relay]
+    assert urls == ["postgresql://u:sesame@h1:1,h2/a", "postgres://h/b", "postgresql://h/c,x"]
+    assert "sesame" not in f"{settings} {settings.model_dump_json()} {shown_settings(settings)}"
+    both = load_settings({"relay": "postgresql://h/a,postgresql://h/b"}).relay  # as the flag gives them
+    assert [url.get_secret_value() for url in both] == ["postgresql://h/a", "postgresql://h/b"]
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,8 @@ PROXIES = TrustedProxies(["10.0.0.0/8", "2001:db8:1::/48", "192.0.2.7"])
     ],
 )
 def test_the_caller_is_the_last_address_that_is_of_no_trusted_proxy(forwarded: list[str], caller: str) -> None:
-    headers = [(b"host", b"9.9.9.9"), *((b"x-forwarded-for", value.encode("latin-1")) for value in forwarded)]
+    others = [(b"host", b"9.9.9.9"), (b"forwarded", b"for=9.9.9.9")]  # the second one is the client's
+    headers = [*others, *((b"x-forwarded-for", value.encode("latin-1")) for value in forwarded)]
     assert PROXIES.caller("10.0.0.1", headers) == caller
 
 

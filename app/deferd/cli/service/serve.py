@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Sequence
 from typing import Any, get_origin
 
 import click
@@ -16,6 +17,7 @@ from deferd.cli.framework.command import Command, fail
 from deferd.settings import (
     Settings,
     SettingsError,
+    accepted,
     default_text,
     flag,
     load_settings,
@@ -62,6 +64,17 @@ def _stop_at_end_of_input() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def _check_relays(urls: Sequence[str]) -> None:
+    from deferd.outbox.administration import check_url  # not all services have psycopg: `main` says what to install
+
+    for number, url in enumerate(urls, start=1):
+        try:
+            check_url(url)
+        except ValueError as error:
+            wanted = f"{accepted('relay')}: number {number} {error}"
+            raise SettingsError([problem("relay", "", wanted)]) from None
+
+
 @click.command(cls=Command, params=setting_options(), epilog=_EPILOG)
 @click.option("--stop-at-end-of-input", is_flag=True, hidden=True)
 def serve(settings: dict[str, str], stop_at_end_of_input: bool) -> int:
@@ -75,6 +88,8 @@ def serve(settings: dict[str, str], stop_at_end_of_input: bool) -> int:
         loaded = load_settings(settings)
         if loaded.redis_url is not None:
             parse_store_url(loaded.redis_url.get_secret_value())
+        if loaded.relay:
+            _check_relays([url.get_secret_value() for url in loaded.relay])
     except SettingsError as error:
         return fail(*error.problems, code=exit_codes.USAGE)
     except StoreUrlError as error:

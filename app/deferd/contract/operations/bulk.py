@@ -99,8 +99,8 @@ class CancelUndone(Response, frozen=True, kw_only=True):
     put_back: Annotated[int, "Jobs that are there again, as they were."]
     left: Annotated[
         int,
-        "Jobs that are not: their ids were put again meanwhile or are taken, they are runs of a schedule that has gone "
-        "on, or their topics have more partitions now, or no room for them, for which the undo can be repeated.",
+        "Jobs that are not: their ids were put again or are taken, they are runs of a schedule that has gone on, or "
+        "their topics have more partitions now, or no room for them. When there is room, the undo can be repeated.",
     ]
 
     schema_examples = ({"put_back": 49_998, "left": 2},)
@@ -111,25 +111,25 @@ class RepeatedError(Response, frozen=True, kw_only=True):
 
     error: Annotated[
         str,
-        "The error, with `*` in place of what varies, as in `GET /dead`; of dead jobs without one the reason, such as "
-        "`expired`.",
+        "The error, with `*` in place of what varies, as in `GET /dead`; for dead jobs without an error, the reason, "
+        "such as `expired`.",
     ]
     jobs: Annotated[int, "How many of the jobs have it."]
 
 
 class Became(Response, frozen=True, kw_only=True):
-    """What became of jobs that a task has redriven, as they are now."""
+    """What has become of the jobs that a task has redriven."""
 
     looked_at: Annotated[
-        int, "How many jobs it is about: all that were redriven, or of more than 1000 so many, drawn at random."
+        int, "How many jobs were looked at: all that were redriven; of more than 1000, 1000 drawn at random."
     ]
-    waiting: Annotated[int, "Delayed and ready ones."]
-    retrying: Annotated[int, "Those among them that had a failed attempt since."]
-    running: Annotated[int, "Those that a consumer holds."]
-    finished: Annotated[int, "Finished ones that are kept."]
-    dead: Annotated[int, "Those that are dead again."]
-    gone: Annotated[int, "Those of which nothing is kept: finished without `retain`, cancelled, or removed."]
-    errors: Annotated[list[RepeatedError], "The most frequent errors of the dead and the retrying ones, at most three."]
+    waiting: Annotated[int, "Jobs that are delayed or ready."]
+    retrying: Annotated[int, "The waiting jobs that had a failed attempt since."]
+    running: Annotated[int, "Jobs that a consumer holds."]
+    finished: Annotated[int, "Finished jobs that are kept."]
+    dead: Annotated[int, "Jobs that are dead again."]
+    gone: Annotated[int, "Jobs that are not kept: finished without `retain`, cancelled, or removed."]
+    errors: Annotated[list[RepeatedError], "The most frequent errors of the dead and the retrying jobs, at most three."]
 
 
 class Task(Response, frozen=True, kw_only=True):
@@ -189,9 +189,9 @@ class Tasks(Response, frozen=True, kw_only=True):
 
 
 _STEPS = (
-    "Each job changes atomically, the whole does not. Only jobs that were put before the call are meant. A key for "
-    "some topics must be for those that are named; of a tag or a pattern it gets the jobs in its topics. After a 503 "
-    "some jobs may be done: repeat the call"
+    "Each job changes atomically, the call as a whole does not. It acts only on jobs that were put before it. A topic "
+    "that is named must be one of the key's; a tag or a pattern finds only jobs in the key's topics. After a 503 some "
+    "jobs may be done: repeat the call"
 )
 
 CANCEL_SELECTED_JOBS = Operation(
@@ -235,11 +235,11 @@ UNDO_CANCEL = Operation(
     scope=Scope.PUT,
     summary="Undo a cancel",
     description=(
-        "Puts back the jobs that a call with `undo` and this `request_id` has cancelled within ten minutes, with the "
-        "same key. Each is as it was, with its attempts: due when it was due, and if that is past, behind those that "
-        "are ready. An id that was put again meanwhile stays as it is. The bounds of keys do not count. To repeat it "
-        "puts no job back twice; without anything to put back, and when it is too late, both numbers are 0. The cancel "
-        "leaves what is back alone also when it is repeated: another one needs another `request_id`."
+        "Puts back the jobs that a cancel with `undo` and this `request_id`, made with the same key, has cancelled "
+        "within ten minutes. Each job is as it was, with its attempts and its due time; jobs that are due by now come "
+        "behind those that are ready. A job whose id was put again stays away. The limits of keys are not checked. A "
+        "repeated undo puts no job back twice; when there is nothing to put back, or it is too late, both numbers are "
+        "0. A repetition of the cancel leaves the jobs that are back alone: another cancel needs another `request_id`."
     ),
     response=CancelUndone,
     response_description="What was put back.",
@@ -254,9 +254,8 @@ LIST_TASKS = Operation(
     scope=Scope.READ,
     summary="List tasks",
     description=(
-        "Lists the actions on many jobs that were begun with `as_task`, the newest first. Those that have ended are "
-        "kept for 7 days, and the last 1000. A key for some topics sees its own tasks, and those of one of these "
-        "topics."
+        "Lists the actions on many jobs that were begun with `as_task`, the newest first. The last 1000 that ended are "
+        "kept for 7 days. A key for some topics sees its own tasks, and those that concern only one of its topics."
     ),
     response=Tasks,
     response_description="The tasks.",
@@ -269,8 +268,8 @@ GET_TASK = Operation(
     scope=Scope.READ,
     summary="Get a task",
     description=(
-        "Shows how far an action on many jobs is. With `became=true` it looks up what became of the jobs of a redrive: "
-        "all of up to 1000, else 1000 that are drawn at random."
+        "Shows the progress of an action on many jobs. With `became=true` it looks up what has become of the jobs of a "
+        "redrive: of more than 1000, it looks at 1000 that are drawn at random."
     ),
     response=Task,
     response_description="The task.",
@@ -284,8 +283,8 @@ STOP_TASK = Operation(
     scope=Scope.CANCEL,
     summary="Stop a task",
     description=(
-        "Asks for the end of a task: within about a second it changes no more jobs. What is done stays done. A "
-        "task that has ended stays as it is."
+        "Stops a task: within about a second it changes no more jobs. What is done stays done. A task that has ended "
+        "stays as it is."
     ),
     response=Task,
     response_description="The task; it may still be `running` for a moment.",

@@ -208,10 +208,10 @@ GET_HISTORY = Operation(
     description=(
         "Returns what happened in the topic: for each bucket of time how many jobs were put, handed out, finished "
         "and so on by all processes of the service, how late first deliveries were, for how long finished jobs were "
-        "held, and the jobs in each state at its end. Processes publish what they counted every 10 seconds; a process "
-        "that is killed loses those of its last 10 seconds. A topic keeps its history for two days after its last "
-        "change, also when it is forgotten by then. Of a store's shard at most 1000 topics have a history: new ones "
-        "get none while all of these changed within 10 minutes."
+        "held, and the jobs in each state at its end. Processes publish their counts every 10 seconds; a process that "
+        "is killed loses the counts of its last 10 seconds. A topic keeps its history for two days after its last "
+        "change, also when it is forgotten by then. At most 1000 topics in each shard have a history: new ones get "
+        "none while all of these changed within 10 minutes."
     ),
     response=TopicHistory,
     response_description="The buckets.",

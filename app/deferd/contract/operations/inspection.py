@@ -351,10 +351,10 @@ EXPLAIN_JOB = Operation(
     scope=Scope.READ,
     summary="Explain why a job has not run",
     description=(
-        "Returns the job's state and the reasons, what holds it back now first, each with a `code` and facts for "
-        "programs and a `text` for people. This is one short read of the store, also for topics with millions of "
-        "jobs. A job that does not exist is no error: its reason is `unknown_job`, with ids of the topic that are "
-        "like its own."
+        "Returns the job's state and the reasons why it has not run. The first reason is what holds it back now; each "
+        "has a `code` and facts for programs and a `text` for people. This is one short read of the store, also for "
+        "topics with millions of jobs. For a job that does not exist the response is 200 with the reason "
+        "`unknown_job` and similar ids of the topic."
     ),
     response=Explanation,
     response_description="The reasons.",
@@ -370,9 +370,9 @@ LIST_DEAD_ERRORS = Operation(
         "Groups the dead jobs by topic, reason and the first line of their last error, in which numbers, hexadecimal "
         "digits, instants and quoted texts are replaced by `*`; statuses, such as those of HTTP and SMTP, and quoted "
         "names without digits stay. `GET /topics/{topic}/jobs` lists the jobs of a group by `reason` and "
-        "`error_group`. Of a "
-        "topic with more dead jobs than its share of `look_at`, those kept longest are read: without a `dead_retain` "
-        "of their own, those that died last. `complete` says whether all were read. A look is kept for 5 seconds."
+        "`error_group`. In a topic with more dead jobs than its share of `look_at`, those that are kept longest are "
+        "read: without a `dead_retain` of their own, those that died last. `complete` says whether all were read. The "
+        "response may be up to 5 seconds old."
     ),
     response=DeadErrors,
     response_description="The groups, the largest first.",
@@ -386,12 +386,12 @@ GET_FORECAST = Operation(
     summary="Forecast what comes due",
     description=(
         "Counts the delayed jobs by when they are due: for each bucket of time in all topics together, and in those "
-        "topics that have the most. `before` are jobs due before the first bucket, such as overdue ones, `after` "
-        "those due after the last: with the counts they sum up to `delayed`. `scheduled` are further runs of "
-        "schedules, those after the next one, which is a delayed job already. The topics are counted one after the "
-        "other, exactly, and a forecast is kept for 10 seconds. Beside the counts is what consumers `handled`: "
-        "compare the two to see whether they will keep up; `rate_limit` is the most that the limits of a topic let "
-        "them have. With `to` and without `from` the first bucket begins now."
+        "topics that have the most. `before` counts jobs due before the first bucket, such as overdue ones, `after` "
+        "jobs due after the last; with `counts` they add up to `delayed`. `scheduled` counts the runs of schedules "
+        "that are not put yet; the next run of each is a delayed job already. The counts are exact, and up to 10 "
+        "seconds old. `handled` is how many jobs consumers finish in a bucket: compare it with the counts to see "
+        "whether they will keep up. `rate_limit` is how many the limits of a topic allow. With `to` and without "
+        "`from` the first bucket begins now."
     ),
     response=Forecast,
     response_description="The counts.",

@@ -720,10 +720,10 @@ RETURN_JOBS = Operation(
     summary="Return jobs to the queue",
     description=(
         "Returns up to 1000 jobs of one topic to the head of the queue, in their order: they are ready at once, and "
-        "their receipts are void. No attempt is counted. With its receipt a job is as if it had not been popped: for "
-        "jobs that a consumer popped and will not begin. Without a receipt it is taken from the consumer that "
-        "holds it, such as one that hangs: if that one is at work, it may run twice. Its consumer gets 409 "
-        "`receipt_stale` at its next request, and one of the job's `snoozes` is counted, as it was delivered."
+        "their receipts are void. No attempt is counted. With its receipt, a job is as if it had not been popped: for "
+        "jobs that a consumer popped and will not begin. Without a receipt, the job is taken from the consumer that "
+        "holds it, such as one that hangs: that consumer gets 409 `receipt_stale` at its next request for the job, "
+        "and if it is still at work, the job may run twice. Such a return counts as one of the job's `snoozes`."
     ),
     response=ReturnResults,
     response_description="The result for each job, in the order of the request.",

@@ -85,7 +85,7 @@ class Alert(Response, frozen=True, kw_only=True):
     ] = None
     dead: Annotated[int | None, "`dying`: jobs that died within the last hour."] = None
     released: Annotated[int | None, "`failing`: attempts that failed, by a release or the end of a lease."] = None
-    finished: Annotated[int | None, "`failing`: jobs that were finished meanwhile."] = None
+    finished: Annotated[int | None, "`failing`: jobs that were finished in that time."] = None
     window: Annotated[float | None, "`failing`: the seconds in which this happened, until now."] = None
     retrying: Annotated[
         int | None,
@@ -118,7 +118,7 @@ class Alert(Response, frozen=True, kw_only=True):
         "`late`: delayed jobs that are due. `topic_full`: live jobs. `shelf_behind`: jobs on the shelf that should be "
         "loaded.",
     ] = None
-    within: Annotated[float | None, "`shelf_behind`: these are due within so many seconds."] = None
+    within: Annotated[float | None, "`shelf_behind`: seconds within which these jobs are due."] = None
     first_due_at: Annotated[datetime | None, "`shelf_behind`: when the first of them is due, or was."] = None
     max_jobs: Annotated[int | None, "`topic_full`: the topic's limit."] = None
     shard: Annotated[int | None, "`timer`: the shard."] = None
@@ -210,11 +210,12 @@ GET_NOW = Operation(
     summary="Get what needs a person now",
     description=(
         "Lists what needs a person, the most urgent first: topics without consumers or behind, push targets and "
-        "attempts that fail, jobs that died within the last hour, pauses that hold jobs back, a timer or a shelf "
-        "that is late, outboxes that nobody sends, a store that is down in part. Each alert has a `code` and facts for "
-        "programs, and a `text` for people. Without alerts all is quiet. `next_due_at` is when the next job is due, "
-        "and `next_due_jobs` how many are due in that second. With `topics`: only alerts of these topics, of the "
-        "store and, for keys that match all topics, of outboxes. What was read is kept for up to 5 seconds."
+        "attempts that fail, jobs that died within the last hour, pauses that hold jobs back, a timer or a shelf that "
+        "is late, outboxes that nobody sends, a store that is down in part. Each alert has a `code` and facts for "
+        "programs, and a `text` for people. An empty list means that nothing needs attention. `next_due_at` is when "
+        "the next job is due, and `next_due_jobs` how many are due in that second. With `topics`: only alerts of these "
+        "topics, of the store and, for keys that match all topics, of outboxes. The response may be up to 5 seconds "
+        "old."
     ),
     response=Now,
     response_description="The alerts.",
@@ -235,7 +236,7 @@ class AcknowledgeAlerts(StrictModel):
         description="Why they need nobody else, for people; at most 200 characters."
     )
     until: Instant = Field(
-        description="Until when, at most 30 days ahead. An instant that is past ends acknowledgements."
+        description="Until when, at most 30 days ahead. An instant in the past ends acknowledgements."
     )
 
     schema_examples = (
@@ -251,7 +252,7 @@ class AcknowledgeAlerts(StrictModel):
 class Acknowledged(Response, frozen=True, kw_only=True):
     """The result of an acknowledgement."""
 
-    alerts: Annotated[int, "How many alerts there were, and are acknowledged now, or are not any more."]
+    alerts: Annotated[int, "How many alerts are acknowledged now, or no longer are."]
 
     schema_examples = ({"alerts": 1},)
 
@@ -264,9 +265,10 @@ ACKNOWLEDGE_ALERTS = Operation(
     scope=Scope.ADMIN,
     summary="Acknowledge alerts",
     description=(
-        "Until an end, `GET /now` lists the alerts that there are now apart from others, in `acknowledged`, with the "
-        "reason and who says so. Alerts of further topics are not meant, and one that becomes critical needs somebody "
-        "again. A key for some topics acknowledges alerts of these only. Alert rules of Prometheus know nothing of it."
+        "Until the given instant, `GET /now` lists the current alerts of this kind and these topics in `acknowledged`, "
+        "with the reason and who gave it. An alert of another topic, or one that becomes critical, is in `alerts` all "
+        "the same. A key for some topics acknowledges only alerts of these. Alert rules of Prometheus do not know of "
+        "acknowledgements."
     ),
     response=Acknowledged,
     response_description="The number of alerts.",

@@ -61,7 +61,7 @@ def _fitting(headers: dict[str, str]) -> dict[str, str]:
     for number, name in enumerate(headers, start=1):
         lower = name.lower()
         if not _HEADER_NAME.fullmatch(name):  # which may be `authorization: Bearer ...` as a whole
-            raise ValueError(f"must have names of HTTP headers, of at most 100 characters: name {number} is none")
+            raise ValueError(f"must have names of HTTP headers, of at most 100 characters: name {number} is not one")
         if lower in _RESERVED_NAMES or lower.startswith(_RESERVED_PREFIXES):
             raise ValueError(f"must not have {name!r}, which the service sets itself or does not send")
     if len({name.lower() for name in headers}) < len(headers):

@@ -251,10 +251,10 @@ PUT_SCHEDULE = Operation(
     scope=Scope.PUT,
     summary="Create or replace a schedule",
     description=(
-        "Each run of a schedule is a job with an id such as `NAME:20261122T030000Z`. The next one waits in the topic "
-        "as a delayed job: to cancel it skips that run, to change it changes that run. Counters stay when a schedule "
-        "is replaced; one that is put again unchanged is left alone. Without `paused` a paused schedule stays "
-        "paused. An `every` counts from `start_at`, else from when the schedule was created."
+        "Each run of a schedule is a job with an id such as `NAME:20261122T030000Z`. The next run waits in the topic "
+        "as a delayed job: cancel that job to skip the run, or change it to change only this run. Counts stay when a "
+        "schedule is replaced; a schedule that is put again unchanged is left alone. Without `paused` a paused "
+        "schedule stays paused. An `every` counts from `start_at`, else from when the schedule was created."
     ),
     response=Schedule,
     response_description="The schedule was replaced, or is unchanged.",
@@ -341,8 +341,8 @@ RUN_SCHEDULE = Operation(
     scope=Scope.PUT,
     summary="Run a schedule now",
     description=(
-        "Puts the schedule's job now, in addition to its runs: it does not count as one, and `overlap` and "
-        "`max_runs` do not concern it. Each call puts another job, with an id such as `NAME:20261122T030012.345Z`."
+        "Puts the schedule's job now, in addition to its runs: it does not count as a run, and `overlap` and "
+        "`max_runs` do not apply to it. Each call puts another job, with an id such as `NAME:20261122T030012.345Z`."
     ),
     response=StoredJob,
     response_description="The job was put.",
@@ -371,8 +371,8 @@ PREVIEW_UNSAVED_SCHEDULE = Operation(
     scope=Scope.READ,
     summary="Preview a schedule that is not stored",
     description=(
-        "Returns when its first runs would be due if it was created now, and stores nothing. With a "
-        "`spread` the moments depend on the name that it will have."
+        "Returns when its first runs would be due if it was created now, and stores nothing. With a `spread` the "
+        "times depend on the name that the schedule will have."
     ),
     response=SchedulePreview,
     response_description="The runs to come.",

@@ -180,8 +180,8 @@ SET_TOPIC = Operation(
     scope=Scope.ADMIN,
     summary="Set the settings of a topic",
     description=(
-        "Replaces all settings of the topic; an omitted one falls back to the default of the service. They "
-        "apply to jobs put from now on. A topic needs no settings: its first job creates it."
+        "Replaces all settings of the topic but `partitions`; an omitted one falls back to the default of the service. "
+        "They apply to jobs put from now on. A topic needs no settings: its first job creates it."
     ),
     response=TopicView,
     response_description="The topic in its new state.",
@@ -268,7 +268,7 @@ LIST_JOBS = Operation(
     scope=Scope.READ,
     summary="List a topic's jobs",
     description=(
-        "Returns the jobs page by page. A job that changes state meanwhile may be missing or appear twice. The "
+        "Returns the jobs page by page. A job that changes state between pages may be missing or appear twice. The "
         "filters `group`, `due_after`, `due_before`, `id_prefix`, `error`, `reason` and `error_group` search the jobs "
         "in their order, about 10000 a page at most, so a page may be short or empty and yet have a `next_cursor`; "
         "`looked_at` says how many were searched. With `ids` or `tag` only those jobs are read. In a topic with "
@@ -286,11 +286,11 @@ REDRIVE_JOBS = Operation(
     scope=Scope.ADMIN,
     summary="Redrive dead jobs",
     description=(
-        "Makes dead jobs ready again, due now and with no attempts counted: those of `ids`, or up to `limit` of "
-        "those that have been dead longest; in a topic with several `partitions` one partition after the other. With "
-        "`tag`, `group` or `reason` only jobs with this tag, of this group, or dead for this reason; with `reason` and "
-        "`error` those of one "
-        "group of `GET /dead`. A dry run returns a `cutoff`: with it, a redrive acts on nothing that was not counted."
+        "Makes dead jobs ready again, due now and with no attempts counted: the jobs of `ids`, or up to `limit` jobs, "
+        "beginning with those that have been dead longest; in a topic with several `partitions` one partition after "
+        "the other. With `tag`, `group` or `reason` only jobs with this tag, of this group, or dead for this reason; "
+        "with `reason` and `error` only the jobs of one group of `GET /dead`. A dry run returns a `cutoff`: with it, a "
+        "redrive acts only on jobs that were counted."
     ),
     response=Redriven,
     response_description="The number of jobs that are ready again.",
@@ -307,8 +307,9 @@ PURGE_TOPIC = Operation(
     summary="Purge a topic",
     description=(
         "Removes all jobs, or all jobs in one `state`, with one `tag`, of one `group`, or dead for one `reason`; with "
-        "`reason` and `error` those of one group of `GET /dead`. Consumers that hold one get 410 `job_cancelled`. The "
-        "topic's settings stay. A dry run returns a `cutoff`: with it, a purge removes nothing that was not counted."
+        "`reason` and `error` only the jobs of one group of `GET /dead`. Consumers that hold a removed job get 410 "
+        "`job_cancelled`. The topic's settings stay. A dry run returns a `cutoff`: with it, a purge removes only jobs "
+        "that were counted."
     ),
     response=Removed,
     response_description="The number of removed jobs.",
