@@ -326,6 +326,13 @@ def _set(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
+def place_of(url: str) -> str:
+    """Where the database is that a URL names, without user and password, also if it can't be reached."""
+    given = conninfo_to_dict(url)
+    port = f":{given['port']}" if given.get("port") else ""
+    return f"{given.get('host') or 'localhost'}{port}/{given.get('dbname') or given.get('user') or ''}"
+
+
 @asynccontextmanager
 async def open_outbox(url: str) -> AsyncIterator[OutboxDatabase]:
     """Connect to the database of an outbox.

@@ -385,6 +385,21 @@ async def test_responses_that_say_nothing_about_rows_refuse_none(
     assert refused(database) == {}
 
 
+async def test_rows_wait_for_a_key_that_may_put(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "_REPORT_S", 0.05)
+    service = WatchedService(shared_service.url)
+    service.is_forbidden = True
+    database.execute(PUT, (topic, "", "a"))
+    async with relaying(outbox_url, service):
+        await until(lambda: service.reports > 2, "it asks again")
+        assert waiting(database) == ["a"]
+        service.is_forbidden = False
+        await until_sent(database)
+    assert refused(database) == {}
+
+
 async def test_nothing_follows_on_a_lost_call_while_that_may_take_effect(
     shared_service: ServiceProcess, outbox_url: str, database: Database, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
