@@ -125,7 +125,7 @@ async def test_a_job_of_a_killed_worker_is_delivered_once_more(client: AsyncClie
 async def test_a_stop_lets_the_handler_end_keeps_its_lease_and_pops_no_other_job(
     client: AsyncClient, topic: str, start: Start
 ) -> None:
-    await client.put(topic, {"do": "sleep", "seconds": 2.2}, id="held", ttr=1, retain=60)
+    await client.put(topic, {"do": "sleep", "seconds": 1.7}, id="held", ttr=1, retain=60)
     with start() as worker:
         await asyncio.to_thread(worker.wait_for, "began held")
         await client.put(topic, {"do": "ok"}, id="more")

@@ -3,7 +3,6 @@
 // made as it is. The handler runs in a child process, so that the parent can extend the lease meanwhile. One job at a
 // time: start several processes for more. DEFERD_GRACE is how many seconds the handler gets after SIGTERM. Run it with
 // DEFERD_URL=http://localhost:8000 DEFERD_TOPIC=mail DEFERD_KEY=... php worker.php
-
 declare(strict_types=1);
 
 /** Throw it in place of an error, to release or bury the job with these fields. */
