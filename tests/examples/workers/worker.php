@@ -90,8 +90,7 @@ function runInChild(array $job, mixed $pipe): never
     } catch (Throwable $error) {
         $outcome = ['release', ['error' => substr($error->getMessage(), 0, 1000)]];
     }
-    fwrite($pipe, json_encode($outcome, JSON_INVALID_UTF8_SUBSTITUTE));
-    exit(0);
+    exit(fwrite($pipe, json_encode($outcome, JSON_INVALID_UTF8_SUBSTITUTE)) ? 0 : 1);
 }
 
 function work(array $job): void
@@ -126,6 +125,7 @@ function work(array $job): void
     }
     [$verb, $fields] = $outcome ?? ['release', ['error' => 'the process of the handler died']];
     [$status, $data] = insist($path . $verb, $receipt + $fields);
+    in_array($status, TRY_AGAIN, true) && exit(1); // the time after SIGTERM is over: the lease ends by itself
     if ($verb === 'finish' && $status >= 300 && !in_array($status, OVER, true)) { // such as a result that is too large
         insist("{$path}release", $receipt + ['error' => $data['detail']]);
     }
