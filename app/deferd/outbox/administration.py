@@ -158,4 +158,6 @@ def error_text(error: Exception) -> str:
     if not isinstance(error, psycopg.Error):
         return str(error) or "the database did not respond in time"
     text = error.diag.message_primary or "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return f"{text}. docs/outbox.md#permissions lists what each role needs"
     return f"{text}. {error.diag.message_hint}" if error.diag.message_hint else text

@@ -44,7 +44,7 @@ _LOCK = int.from_bytes(b"relay", "big")
 _SETTINGS = """
 select set_config('statement_timeout', %s, false), set_config('search_path', 'pg_catalog', false),
     set_config('jit', 'off', false),
-    -- Whatever the database or the role has as its default: in other styles of dates psycopg reads none, and
+    -- These hold for any defaults of the database or the role: in other styles of dates psycopg reads none, and
     -- serializable statements fail because of those of applications.
     set_config('datestyle', 'ISO', false), set_config('timezone', 'UTC', false),
     set_config('default_transaction_isolation', 'read committed', false),
@@ -330,6 +330,13 @@ class OutboxDatabase:
 def _set(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
+
+
+def place_of(url: str) -> str:
+    """Where the database is that a URL names, without user and password, also if it can't be reached."""
+    given = conninfo_to_dict(url)
+    port = f":{given['port']}" if given.get("port") else ""
+    return f"{given.get('host') or 'localhost'}{port}/{given.get('dbname') or given.get('user') or ''}"
 
 
 @asynccontextmanager
