@@ -347,9 +347,9 @@ async def open_outbox(url: str) -> AsyncIterator[OutboxDatabase]:
         OutboxMissing: it has no outbox, or one of a later release.
         psycopg.Error, TimeoutError: it cannot be reached, or it refuses.
     """
-    given = _CONNECTION | conninfo_to_dict(url)
+    given = _CONNECTION | conninfo_to_dict(url) | {"client_encoding": "UTF8", "autocommit": True}
     async with asyncio.timeout(2 * _CONNECT_S):
-        connection = await psycopg.AsyncConnection.connect(**given, client_encoding="UTF8", autocommit=True)
+        connection = await psycopg.AsyncConnection.connect(**given)
     try:
         async with asyncio.timeout(STATEMENT_S):
             await connection.execute(_SETTINGS, (f"{STATEMENT_S:.0f}s",))

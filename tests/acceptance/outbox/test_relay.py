@@ -197,7 +197,7 @@ async def test_a_role_with_the_documented_rights_can_relay_and_retry_whatever_it
     [grants] = re.findall(r"```sql\n(CREATE ROLE relay .*?)```", OUTBOX_PAGE.read_text(), re.DOTALL)
     role = f"relay_of_{database.info.dbname}"
     database.execute(re.sub(r"\brelay\b", role, grants))
-    url = outbox_url.replace("postgres@", f"{role}@")
+    url = outbox_url.replace("postgres@", f"{role}@") + "?client_encoding=LATIN1"
     database.execute(f"ALTER ROLE {role} SET default_transaction_isolation = 'serializable'")
     database.execute(f"ALTER ROLE {role} SET datestyle = 'German'")
     try:
