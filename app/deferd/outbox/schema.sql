@@ -325,9 +325,13 @@ $body$;
 
 create or replace function deferd.check_body(body jsonb) returns boolean
 language plpgsql as $body$
+declare
+    bytes integer := octet_length(body::text);
 begin
-    if octet_length(body::text) < 300 then -- too short for what is refused here
+    if bytes < 300 then -- too short for what is refused here
         return true;
+    elsif bytes > {body_bytes} then -- no service would take it, and a relay would need a multiple of it as memory
+        perform deferd.refuse('body', 'must have at most {body_bytes} bytes as JSON, has ' || bytes);
     elsif jsonb_path_exists(body, 'strict $.**{{depth}} ? (@.type() == "object" || @.type() == "array")') then
         perform deferd.refuse('body', 'is nested deeper than {depth} levels');
     elsif jsonb_path_exists(body, 'strict $.** ? (@.type() == "number" && @.abs() > {float_max})') then

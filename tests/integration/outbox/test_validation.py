@@ -221,6 +221,10 @@ def test_sql_and_the_api_accept_the_same(database: psycopg.Connection, job: dict
         ("'t', fields => '{\"delay\": 1}'", "delay is not an option that `fields` takes"),
         ("'t', fields => '[]'", "fields must be a JSON object (it is [])"),
         (f"'t', headers => '{{\"ä\": \"{'x' * 4095}\"}}'", "headers must have at most 4096 bytes"),
+        (
+            f"'t', to_jsonb(repeat('x', {64 * 1024 * 1024 - 1}))",
+            "body must have at most 67108864 bytes as JSON, has 67108865",
+        ),
         (f"'t', '{'[' * 191 + ']' * 191}'", "body is nested deeper than 190 levels"),
         (f"'t', '[{'9' * 309}]'", "body has a number beyond 1.8e308, the maximum"),
     ],
