@@ -94,6 +94,7 @@ def connected_to_outbox(url: str) -> Iterator[psycopg.Connection]:
         [(version,)] = connection.execute("select max(version) from deferd.version").fetchall()
         if (problem := version_problem(version)) is not None:
             raise DatabaseFailed(problem)
+        connection.execute("set datestyle = iso")  # psycopg reads no dates in others, which a role may have
         yield connection
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
@@ -71,6 +72,7 @@ class Relay:
         self._report_log = FailureLog("reporting to the service", LOG)
         self._mark: ReadMark
         self._excluded: list[str] = []
+        self._written_until = datetime.min.replace(tzinfo=UTC)
         self._recheck_s = 0.0
         self._sleeps = False
         self._pause_s = _PAUSE_S
@@ -215,6 +217,7 @@ class Relay:
     async def _read_from_mark(self, without_positions: Sequence[int] = ()) -> list[OutboxRow]:
         await self._mark.prove()
         rows = await self._database.read(self._mark.position, self._excluded, without_positions)
+        self._written_until = max([self._written_until, *[row.written_at for row in rows]])
         self._mark.note_read(rows)
         return rows
 
@@ -254,7 +257,7 @@ class Relay:
         done, sender.done = sender.done, []
         refused, sender.refused = sender.refused, []
         try:
-            await self._database.settle(done, refused)
+            await self._database.settle(done, refused, self._written_until)
         except BaseException:
             sender.done, sender.refused = done + sender.done, refused + sender.refused
             raise

@@ -3,7 +3,22 @@
 -- Then let the role of the application use it: grant usage on schema deferd to APPLICATION;
 
 select pg_catalog.pg_advisory_xact_lock({schema_lock});
-create schema if not exists deferd;
+
+do $block$
+begin
+    if pg_catalog.getdatabaseencoding() = 'SQL_ASCII' then
+        raise exception using
+            errcode = 'object_not_in_prerequisite_state',
+            message = 'the database has the encoding SQL_ASCII, in which texts need not be valid in any',
+            hint = 'Use a database with the encoding UTF8.';
+    end if;
+    -- `create schema if not exists` asks for the right to create schemas, also where there is one.
+    if not exists (select from pg_catalog.pg_namespace where nspname = 'deferd') then
+        create schema deferd;
+    end if;
+end
+$block$;
+
 create table if not exists deferd.version (version integer not null);
 
 do $block$
@@ -58,6 +73,8 @@ insert into deferd.relay default values on conflict do nothing;
 -- be simpler, but commits that notify wait for each other until they are on the disk. PREPARE TRANSACTION refuses those:
 -- such a transaction sets `deferd.notify` to off, and the relay finds its rows when it looks by itself, each second.
 -- The transaction has one of the locks before it has a position: by that the relay knows which rows may still appear.
+-- The row is found by its place in the table: by its position, serializable transactions would read the page of the index
+-- in which others have their rows, and fail for no reason.
 -- The table is nearly empty most of the time: without the setting a session would plan to read it as a whole for each
 -- row, and keep that plan while the table grows.
 create or replace function deferd.at_commit() returns trigger
@@ -69,7 +86,7 @@ begin
             perform pg_notify('deferd_outbox', '');
         end if;
     end if;
-    update deferd.outbox set position = nextval('deferd.outbox_position') where position = new.position;
+    update deferd.outbox set position = nextval('deferd.outbox_position') where ctid = new.ctid;
     return null;
 end
 $body$;
@@ -127,7 +144,7 @@ language plpgsql as $body$
 declare
     checked boolean;
 begin
-    if jsonb_typeof(value) <> 'number' or value::text ~ '\.' then
+    if jsonb_typeof(value) <> 'number' or value::text ~ '[.]' then
         perform deferd.refuse(path, 'must be a whole number', value::text);
     end if;
     checked := deferd.check_number(path, value, low, high, '');

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -14,6 +16,7 @@ from deferd.client.requests import ApiRequest
 from deferd.contract.errors import DeferdError, Unauthorized
 from deferd.outbox import database as outbox_database
 from deferd.outbox import relay, sending
+from deferd.outbox.administration import Selected, connected_to_outbox, refused_rows, retry_refused
 from deferd.outbox.relay import Relay
 from deferd.outbox.sending import Reply
 from tests.acceptance.client.lossy_proxy import lossy_proxy
@@ -25,6 +28,13 @@ from tests.waiting import until
 PUT = "SELECT deferd.put(%s, to_jsonb(%s::text), id => %s)"
 CANCEL = "SELECT deferd.cancel(%s, %s)"
 OF_RELAYS = "FROM pg_stat_activity WHERE application_name = 'deferd relay'"
+
+
+OUTBOX_PAGE = Path(__file__).parents[3] / "docs" / "outbox.md"
+SERIALIZABLE = """
+SELECT relation::regclass FROM pg_locks JOIN pg_stat_activity USING (pid)
+WHERE mode = 'SIReadLock' AND application_name = 'deferd relay'
+"""
 
 
 async def job_ids(http: Http) -> list[str]:
@@ -178,6 +188,33 @@ async def test_each_outcome_has_its_effect_and_stops_no_other_row(
         [problem] = database.execute("SELECT problem FROM deferd.refused WHERE id = 'bad-3'").fetchone() or [None]
         assert problem["status"] == 422
         assert problem["errors"][0]["field"] == "body.jobs.0.ttr"
+
+
+async def test_a_role_with_the_documented_rights_can_relay_and_retry_whatever_its_defaults_are(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http
+) -> None:
+    [grants] = re.findall(r"```sql\n(CREATE ROLE relay .*?)```", OUTBOX_PAGE.read_text(), re.DOTALL)
+    role = f"relay_of_{database.info.dbname}"
+    database.execute(re.sub(r"\brelay\b", role, grants))
+    url = outbox_url.replace("postgres@", f"{role}@")
+    database.execute(f"ALTER ROLE {role} SET default_transaction_isolation = 'serializable'")
+    database.execute(f"ALTER ROLE {role} SET datestyle = 'German'")
+    try:
+        with psycopg.connect(outbox_url) as other:  # what serializable transactions read is known until others end, too
+            other.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
+            other.execute("SELECT FROM deferd.relay")
+            async with relaying(url, shared_service.url):
+                database.execute(PUT, (http.topic, "", "a"))
+                database.execute("SELECT deferd.put(%s, id => 'a', on_conflict => 'reject')", (http.topic,))
+                await until_sent(database)
+                assert database.execute(SERIALIZABLE).fetchall() == []
+        assert refused(database) == {"a": "job_exists"}
+        with connected_to_outbox(url) as connection:
+            assert [row.id for row in refused_rows(connection, Selected(), None)] == ["a"]
+            assert retry_refused(connection, Selected()) == 1
+        assert waiting(database) == ["a"]
+    finally:
+        database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
 async def test_rows_of_a_full_topic_wait_and_others_go_on(
@@ -430,6 +467,25 @@ async def test_rows_that_were_acknowledged_are_not_sent_again_after_the_connecti
         await until_sent(database)
         assert await job_ids(http) == ["a"]
         assert service.sent() == [("POST", "/jobs/batch")]
+
+
+async def test_another_row_at_the_position_of_one_that_the_database_has_lost_is_sent(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http
+) -> None:
+    def lose_row(request: ApiRequest[Any], reply: Reply[Any]) -> Reply[Any]:
+        if waiting(database) == ["a"]:
+            database.execute(f"SELECT pg_terminate_backend(pid, 5000) {OF_RELAYS}")
+            [position] = database.execute("DELETE FROM deferd.outbox RETURNING position").fetchone() or [0]
+            database.execute("SELECT setval('deferd.outbox_position', %s)", (position - 2,))
+            database.execute(PUT, (http.topic, "", "b"))
+            assert database.execute("SELECT position FROM deferd.outbox").fetchone() == (position,)
+        return reply
+
+    database.execute("SELECT setval('deferd.outbox_position', 10)")
+    database.execute(PUT, (http.topic, "", "a"))
+    async with relaying(outbox_url, WatchedService(shared_service.url, lose_row)):
+        await until_sent(database)
+    assert await job_ids(http) == ["a", "b"]
 
 
 async def test_a_relay_that_is_killed_before_it_deletes_rows_leaves_no_cancelled_job(
