@@ -71,7 +71,7 @@ def init(url: str | None, only_print: bool) -> int:
     return exit_codes.DONE
 
 
-@command("deferd outbox status postgresql://relay@localhost/shop", "deferd outbox status --json | jq .lag", group=outbox)
+@command("deferd outbox status postgresql://relay@db/shop", "deferd outbox status --json | jq .lag", group=outbox)
 @json_option("print JSON")
 @url_argument
 def status(url: str | None, as_json: bool) -> int:
@@ -191,7 +191,8 @@ def _list(connection: psycopg.Connection, selected: Selected, most: int | None, 
 
 def _cells(row: RefusedRow) -> tuple[str, ...]:
     problem = str(row.problem.get("detail") or row.problem.get("title") or output.cell(row.problem))
-    return (str(row.position), row.verb, row.topic or "-", row.id or "-", output.from_now(row.refused_at), problem)
+    name = row.id or f"tag {row.fields['tag']}"
+    return (str(row.position), row.verb, row.topic or "-", name, output.from_now(row.refused_at), problem)
 
 
 def _act(
