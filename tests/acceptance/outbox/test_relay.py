@@ -17,6 +17,7 @@ from deferd.contract.errors import DeferdError, Unauthorized
 from deferd.outbox import database as outbox_database
 from deferd.outbox import relay, sending
 from deferd.outbox.administration import Selected, connected_to_outbox, refused_rows, retry_refused
+from deferd.outbox.database import open_outbox
 from deferd.outbox.relay import Relay
 from deferd.outbox.sending import Reply
 from tests.acceptance.client.lossy_proxy import lossy_proxy
@@ -43,11 +44,11 @@ async def job_ids(http: Http) -> list[str]:
 
 
 async def test_what_was_committed_becomes_jobs_and_what_was_rolled_back_does_not(
-    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http
+    shared_service: ServiceProcess, relay_url: str, database: Database, http: Http
 ) -> None:
     service = WatchedService(shared_service.url)
     put = "SELECT deferd.put(%s, '{\"order\": 1}', id => %s, delay => interval '1 hour', tags => array['x'])"
-    async with relaying(outbox_url, service):
+    async with relaying(relay_url, service):
         with database.transaction():
             database.execute(put, (http.topic, "kept"))
             with database.transaction(force_rollback=True):
@@ -151,7 +152,7 @@ async def test_a_cancel_does_not_overtake_a_put_whose_commit_was_slow(
 
 
 async def test_each_outcome_has_its_effect_and_stops_no_other_row(
-    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http
+    shared_service: ServiceProcess, relay_url: str, database: Database, http: Http
 ) -> None:
     topic = http.topic
     await http.put_job("once", unique_for=60)
@@ -175,7 +176,7 @@ async def test_each_outcome_has_its_effect_and_stops_no_other_row(
         database.execute("SELECT deferd.cancel(%s, 'held', if_reserved => 'refuse')", (topic,))
         database.execute("SELECT deferd.reschedule(%s, 'unknown-too', delay => '1 s')", (topic,))
         database.execute("SELECT deferd.reschedule(%s, 'held-too', delay => '1 s')", (topic,))
-    async with relaying(outbox_url, shared_service.url):
+    async with relaying(relay_url, shared_service.url):
         await until_sent(database)
         assert refused(database) == {
             **{f"bad-{number}": "validation" for number in (3, 19, 35)},
@@ -302,6 +303,35 @@ async def test_a_cancel_by_tag_cancels_what_was_put_before_it_and_nothing_else(
     assert await job_ids(http) == ["e", "f", "no-longer-tagged"]
     assert not any(b"never-sent" in (one.body or b"") for one in service.requests)
     assert service.sent().count(("POST", "/jobs/cancel")) >= 3, "it was repeated until it was complete"
+
+
+async def test_a_cancel_by_tag_overtakes_many_rows_of_a_full_topic_in_little_time(
+    outbox_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox_database, "STATEMENT_S", 2.0)
+    database.execute("VACUUM ANALYZE deferd.outbox")  # the plan is made for a table that was empty
+    rows = "SELECT %s, 't', 'j' || i, %s::jsonb FROM generate_series(%s::integer, %s::integer) i"
+    insert = f"INSERT INTO deferd.outbox (verb, topic, id, fields) {rows}"
+    put, tagging = '{"tags": ["a", "b"], "on_conflict": "%s"}', '{"tags": []}'
+    with database.transaction():
+        database.execute("ALTER TABLE deferd.outbox DISABLE TRIGGER at_commit")
+        for values in (
+            ("reschedule", tagging, 1, 1000),  # of an earlier job
+            ("put", put % "keep", 1, 10_000),
+            ("put", put % "replace", 10_001, 10_002),
+            ("reschedule", tagging, 9001, 10_001),
+        ):
+            database.execute(insert, values)
+        last = database.execute("SELECT max(position) FROM deferd.outbox").fetchone()
+        database.execute(insert, ("put", put % "keep", 20_000, 20_000))
+    async with open_outbox(outbox_url) as outbox:
+        await outbox.drop_tagged(["t", "u"], "b", "refuse", (last or [0])[0] + 1)
+
+    found = database.execute(
+        "SELECT verb, id FROM deferd.outbox WHERE verb <> 'reschedule' ORDER BY position"
+    ).fetchall()
+    assert found[:1000] == [("put", f"j{number}") for number in range(9001, 10_001)]
+    assert found[1000:] == [("put", "j10001"), ("cancel", "j10002"), ("put", "j20000")]
 
 
 async def test_many_rows_are_sent_in_their_order(

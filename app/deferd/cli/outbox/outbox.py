@@ -71,7 +71,9 @@ def init(url: str | None, only_print: bool) -> int:
     return exit_codes.DONE
 
 
-@command("deferd outbox status postgresql://relay@db/shop", "deferd outbox status --json | jq .lag", group=outbox)
+@command(
+    "deferd outbox status postgresql://relay@localhost/shop", "deferd outbox status --json | jq .lag", group=outbox
+)
 @json_option("print JSON")
 @url_argument
 def status(url: str | None, as_json: bool) -> int:
