@@ -94,6 +94,7 @@ def connected_to_outbox(url: str) -> Iterator[psycopg.Connection]:
         [(version,)] = connection.execute("select max(version) from deferd.version").fetchall()
         if (problem := version_problem(version)) is not None:
             raise DatabaseFailed(problem)
+        connection.execute("set datestyle = iso")  # psycopg reads no dates in others, which a role may have
         yield connection
 
 
@@ -157,4 +158,6 @@ def error_text(error: Exception) -> str:
     if not isinstance(error, psycopg.Error):
         return str(error) or "the database did not respond in time"
     text = error.diag.message_primary or "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return f"{text}. docs/outbox.md#permissions lists what each role needs"
     return f"{text}. {error.diag.message_hint}" if error.diag.message_hint else text

@@ -156,7 +156,7 @@ def test_a_drop_asks_first(outbox_url: str, typed: str, code: int, left: list[in
         (("--retry",), "say which rows: POSITION, --topic or --all"),
         (("--drop", "--all", "--topic", "a", "--yes"), "say which rows: POSITION, --topic or --all"),
         (("--drop", "--all"), "give --yes"),
-        (("1", "x"), "POSITION"),
+        (("1", "x"), "POSITION must be a whole number, as `deferd outbox refused` lists it (it is 'x')"),
     ],
 )
 def test_unclear_orders_are_refused(words: tuple[str, ...], error: str) -> None:
