@@ -1,6 +1,6 @@
 """The same worker in Python, where `deferd.Worker` makes the calls.
 
-    DEFERD_URL=http://localhost:8000 DEFERD_TOPIC=mail DEFERD_KEY=... python worker.py
+DEFERD_URL=http://localhost:8000 DEFERD_TOPIC=mail DEFERD_KEY=... python worker.py
 """
 
 from __future__ import annotations
