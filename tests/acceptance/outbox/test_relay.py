@@ -17,7 +17,7 @@ from deferd.contract.errors import DeferdError, Unauthorized
 from deferd.outbox import database as outbox_database
 from deferd.outbox import relay, sending
 from deferd.outbox.administration import Selected, connected_to_outbox, refused_rows, retry_refused
-from deferd.outbox.database import open_outbox
+from deferd.outbox.database import OutboxDatabase, open_outbox
 from deferd.outbox.relay import Relay
 from deferd.outbox.sending import Reply
 from tests.acceptance.client.lossy_proxy import lossy_proxy
@@ -542,10 +542,18 @@ async def test_a_relay_that_is_killed_before_it_deletes_rows_leaves_no_cancelled
     assert await job_ids(http) == []
 
 
+@pytest.mark.parametrize("is_late", [False, True], ids=["before a proof", "while a proof is late"])
 async def test_nothing_is_sent_by_a_relay_that_may_have_lost_its_lock(
-    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http, monkeypatch: pytest.MonkeyPatch
+    shared_service: ServiceProcess,
+    outbox_url: str,
+    database: Database,
+    http: Http,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_late: bool,
 ) -> None:
-    monkeypatch.setattr(relay, "CONFIRMED_S", 0)
+    monkeypatch.setattr(relay, "CONFIRMED_S", 0.02)
+    age = "SELECT pg_sleep(0.03)"  # until what was shown before is too old
     reconnected: list[bool] = []
     first = 0
 
@@ -554,10 +562,23 @@ async def test_nothing_is_sent_by_a_relay_that_may_have_lost_its_lock(
         [pid] = database.execute(f"SELECT pid {OF_RELAYS}").fetchone() or [0]
         if not first:
             first = pid
-            database.execute(f"SELECT pg_terminate_backend(pid, 5000) {OF_RELAYS}")
+            if not is_late:
+                database.execute(f"SELECT pg_terminate_backend(pid, 5000) {OF_RELAYS}")
+            database.execute(age)
         else:
             reconnected.append(pid not in {0, first})
         return reply
+
+    async def settle(outbox: OutboxDatabase, *what: Any) -> None:
+        await settle_in_time(outbox, *what)
+        if is_late and first and not late:
+            late.append(True)
+            database.execute(f"SELECT pg_terminate_backend(pid, 5000) {OF_RELAYS}")
+            database.execute(age)
+
+    late: list[bool] = []
+    settle_in_time = OutboxDatabase.settle
+    monkeypatch.setattr(OutboxDatabase, "settle", settle)
 
     service = WatchedService(shared_service.url, break_connection)
     with database.transaction():
