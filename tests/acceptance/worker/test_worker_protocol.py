@@ -20,6 +20,7 @@ from tests.acceptance.worker.worker_process import WorkerProcess
 from tests.acceptance.worker.worker_runs import in_state
 from tests.go_toolchain import go
 from tests.programs import require_program
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow(seconds=10)
 
@@ -145,6 +146,19 @@ async def test_a_stop_returns_the_job_whose_handler_exceeds_its_grace(
     released = await client.get(topic, "a")
     assert (released.state, released.attempts, released.last_error) == ("ready", 1, "the worker stopped")
     assert any("cancelled a" in line for line in worker.lines)
+
+
+async def test_a_stop_gives_back_the_job_of_a_pop_without_a_response(
+    client: AsyncClient, topic: str, start: Start, proxy: LossyProxy
+) -> None:
+    proxy.hang()
+    await client.put(topic, {"do": "ok"}, id="a")
+    with start(proxy.url) as worker:
+        await until(proxy.is_done, "the service has handed out the job")
+        await stopped(worker)
+    returned = await client.get(topic, "a")
+    assert (returned.state, returned.attempts) == ("ready", 0)
+    assert "began a" not in "".join(worker.lines)
 
 
 async def test_a_refused_call_is_repeated_after_its_retry_after(

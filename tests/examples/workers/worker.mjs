@@ -3,8 +3,7 @@
 //
 //     DEFERD_URL=http://localhost:8000 DEFERD_TOPIC=mail DEFERD_KEY=... node worker.mjs
 //
-// One job at a time: start several processes, or `main` several times, for more. DEFERD_GRACE is how many seconds the
-// handler gets after SIGTERM.
+// One job at a time: start several processes for more. DEFERD_GRACE is how many seconds the handler gets after SIGTERM.
 
 import { randomUUID } from "node:crypto";
 import { hostname } from "node:os";

@@ -47,7 +47,7 @@ $stoppedAt = INF;
 function call(string $path, ?array $body): array
 {
     $headers = ['Content-Type: application/json', 'Authorization: Bearer ' . getenv('DEFERD_KEY')];
-    $http = ['method' => 'POST', 'header' => $headers, 'content' => json_encode($body), 'timeout' => 5];
+    $http = ['method' => 'POST', 'header' => $headers, 'content' => json_encode($body), 'timeout' => 3];
     $context = stream_context_create(['http' => $http + ['ignore_errors' => true]]);
     $text = @file_get_contents(getenv('DEFERD_URL') . $path, false, $context);
     if ($text === false) {
@@ -136,7 +136,7 @@ pcntl_signal(SIGTERM, function () use (&$stoppedAt): void { $stoppedAt = microti
 while ($stoppedAt === INF) {
     $query = ['wait' => 1, 'consumer' => 'php-' . getmypid(), 'request_id' => bin2hex(random_bytes(8))];
     $path = '/topics/' . getenv('DEFERD_TOPIC') . '/pop?' . http_build_query($query);
-    [$status, $data] = insist($path, null, 0); // SIGTERM does not end this call, so it waits for 1 s only
+    [$status, $data] = insist($path, null, 5); // SIGTERM does not end this call, so it waits for 1 s only
     if ($status !== 200 && $stoppedAt === INF) {
         throw new RuntimeException("pop: $status {$data['detail']}");
     }
