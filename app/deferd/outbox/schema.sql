@@ -459,7 +459,7 @@ begin
     if fields is not null then
         checked := deferd.check_fields(fields);
         for name in select key from jsonb_object_keys(fields) as key where key <> all ({reschedule_names}) limit 1 loop
-            perform deferd.refuse(name, 'is not an option that `fields` takes here');
+            perform deferd.refuse(name, 'is not an option that `fields` takes');
         end loop;
     end if;
 {reschedule_options}

@@ -245,10 +245,7 @@ def test_an_error_of_a_put_names_field_bound_and_value(
         ("reschedule('t', null)", "id is required"),
         ("reschedule('t', 'i', delay => '-1 s')", "delay must be at least 0 seconds (it is -00:00:01)"),
         ("reschedule('t', 'i', priority => 10)", "priority must be at most 9 (it is 10)"),
-        (
-            "reschedule('t', 'i', fields => '{\"unique_for\": 1}')",
-            "unique_for is not an option that `fields` takes here",
-        ),
+        ("reschedule('t', 'i', fields => '{\"unique_for\": 1}')", "unique_for is not an option that `fields` takes"),
         ("cancel('t', 'a/b')", "id must match "),
         ("cancel('t', 'i', if_reserved => 'keep')", "if_reserved must be 'cancel' or 'refuse' (it is \"keep\")"),
         ("cancel('t', 'i', follow_up => null)", "follow_up must be 'cancel' or 'keep' (it is null)"),
