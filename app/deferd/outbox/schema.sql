@@ -37,7 +37,7 @@ $block$;
 create sequence if not exists deferd.outbox_position;
 create table if not exists deferd.outbox (
     position bigint primary key default pg_catalog.nextval('deferd.outbox_position'),
-    verb text not null,
+    verb text not null check (verb in ({verbs})),
     topic text,
     id text,
     fields jsonb not null,
