@@ -25,6 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -292,7 +293,9 @@ def _machine() -> dict[str, Any]:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     cpus = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     store = _output(str(get_binary_path()), "--version").split("v=")[1].split()[0]
-    allocator = "jemalloc" if "LD_PRELOAD" in embedded_environment() else "malloc"
+    with ThreadPoolExecutor(1) as thread:  # a benchmark may have a loop that runs here
+        environment = thread.submit(embedded_environment).result()
+    allocator = "jemalloc" if "LD_PRELOAD" in environment else "malloc"
     return {
         "cores": len(_CORES),
         "cpu": next(cpus, None),

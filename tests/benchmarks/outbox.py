@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
+import random
 import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,7 @@ RATE_ROWS = 200_000
 BESIDE_S = 15.0
 _TRANSACTIONS = 1000
 _AT_ONCE_S = 4.0
+_WARM_UP_S = 2.0
 _INSERT_ROWS = 10_000
 _DRAIN_S = 1200.0
 _LOOK_S = 0.2
@@ -101,26 +102,26 @@ def _service() -> contextlib.AbstractContextManager[MeasuredService]:
 def _measure_cost(url: str) -> None:
     with psycopg.connect(url, autocommit=True, prepare_threshold=0) as connection:
 
-        def transaction_us(puts: int) -> float:
+        def transaction_us(further: Sequence[str]) -> float:
             began = time.perf_counter()
             with connection.transaction():
                 connection.execute(_ORDER)
-                for _ in range(puts):
-                    connection.execute(_PUT)
+                for statement in further:
+                    connection.execute(statement)
             return 1e6 * (time.perf_counter() - began)
 
-        for setting in ("off", "on"):
+        further = {"alone": (), "with another INSERT": (_ORDER,), "with a put": (_PUT,), "with ten puts": 10 * (_PUT,)}
+        for setting, waits in (("off", "without"), ("on", "with")):
             connection.execute(f"set synchronous_commit = {setting}")
-            taken_us: dict[int, list[float]] = {0: [], 1: [], 10: []}
-            for number, puts in itertools.product(range(_TRANSACTIONS), taken_us):
-                taken_us[puts].append(transaction_us(puts))
-                del number
-            plain_us, one_us, ten_us = (statistics.median(of_puts) for of_puts in taken_us.values())
-            waits = "with" if setting == "on" else "without"
-            each_us = f"INSERT {plain_us:.0f} us, with a put {one_us:.0f}, with ten {ten_us:.0f}"
-            print(f"  a transaction, {waits} waiting for the disk: {each_us}")
-            show_target(f"a put, us, {waits} waiting for the disk", one_us - plain_us, at_most=150)
-            print(f"  each of ten puts: {(ten_us - plain_us) / 10:.0f} us")
+            taken_us: dict[str, list[float]] = {name: [] for name in further}
+            for _ in range(_TRANSACTIONS):
+                for name in random.sample([*further], len(further)):  # the disk is slower after a large write
+                    taken_us[name].append(transaction_us(further[name]))
+            medians_us = {name: statistics.median(of_name) for name, of_name in taken_us.items()}
+            shown = ", ".join(f"{name} {median_us:.0f} us" for name, median_us in medians_us.items())
+            print(f"  a transaction with an INSERT, {waits} waiting for the disk: {shown}")
+            cost_us = medians_us["with a put"] - medians_us["alone"]
+            show_target(f"a put, us, {waits} waiting for the disk", cost_us, at_most=150)
     for connections in (1, 4, CONNECTIONS):
         plain, put = (_at_once(url, statement, connections) for statement in (_ORDER, _PUT))
         print(f"  {connections} connections: {plain:.0f} INSERTs/s, {put:.0f} puts/s, each a transaction")
@@ -230,9 +231,8 @@ def _wait_until(holds: Callable[[], bool], what: str, look: Callable[[], None] =
 
 def _measure_latency(parts: _Parts, _: int) -> None:
     with parts.relaying():
-        warm_up, measured = (run_here(_latencies(parts, seconds)) for seconds in (2.0, LATENCY_S))
-        del warm_up
-    commit_ms, until_there_ms = measured
+        run_here(_latencies(parts, _WARM_UP_S))
+        commit_ms, until_there_ms = run_here(_latencies(parts, LATENCY_S))
     print(f"  {len(commit_ms)} commits, {len(commit_ms) / LATENCY_S:.0f}/s; a commit took {_percentiles(commit_ms)}")
     print(f"  from its response to the arrival at a consumer: {_percentiles(until_there_ms)}")
     show_target("ms from commit to job, p50", percentile(until_there_ms, 0.5), at_most=10)

@@ -69,9 +69,14 @@ def check_url(url: str) -> None:
     if not url.startswith(("postgresql://", "postgres://")):
         raise ValueError("must begin with postgresql://")
     try:
-        conninfo_to_dict(url)
+        found = conninfo_to_dict(url)
     except psycopg.ProgrammingError:  # whose text may have the password
         raise ValueError("is not a URL that PostgreSQL accepts") from None
+    ports = str(found.get("port") or "0").replace(",", "")
+    if "@" in str(found.get("host", ""))[1:] or not ports.isdecimal():  # its errors would have a part of the password
+        raise ValueError(
+            "has characters in its user or password that must be written as %40 for @, %2F for /, %3A for :"
+        )
 
 
 @contextmanager
@@ -94,6 +99,7 @@ def connected_to_outbox(url: str) -> Iterator[psycopg.Connection]:
         [(version,)] = connection.execute("select max(version) from deferd.version").fetchall()
         if (problem := version_problem(version)) is not None:
             raise DatabaseFailed(problem)
+        connection.execute("set datestyle = iso")  # psycopg reads no dates in others, which a role may have
         yield connection
 
 
@@ -157,4 +163,6 @@ def error_text(error: Exception) -> str:
     if not isinstance(error, psycopg.Error):
         return str(error) or "the database did not respond in time"
     text = error.diag.message_primary or "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return f"{text}. docs/outbox.md#permissions lists what each role needs"
     return f"{text}. {error.diag.message_hint}" if error.diag.message_hint else text

@@ -31,6 +31,7 @@ _CONNECT_S = 5
 _CONNECTION: dict[str, Any] = {
     "application_name": "deferd relay",
     "connect_timeout": _CONNECT_S,
+    "target_session_attrs": "primary",
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,
@@ -43,6 +44,13 @@ _LOCK = int.from_bytes(b"relay", "big")
 _SETTINGS = """
 select set_config('statement_timeout', %s, false), set_config('search_path', 'pg_catalog', false),
     set_config('jit', 'off', false),
+    -- These hold for any defaults of the database or the role: in other styles of dates psycopg reads none, and
+    -- serializable statements fail because of those of applications.
+    set_config('datestyle', 'ISO', false), set_config('timezone', 'UTC', false),
+    set_config('default_transaction_isolation', 'read committed', false),
+    -- The server, too, must note soon that the machine of a relay has gone: the lock is free only then.
+    set_config('tcp_keepalives_idle', '5', false), set_config('tcp_keepalives_interval', '2', false),
+    set_config('tcp_keepalives_count', '3', false), set_config('tcp_user_timeout', '10000', false),
     -- A plan for these positions looks them up in a hash table, one for any positions compares each.
     set_config('plan_cache_mode', 'force_custom_plan', false),
     -- A plan that was made while the table was nearly empty must not sort a million rows later.
@@ -76,11 +84,11 @@ where locktype = 'advisory' and objsubid = 1 and granted and mode = %s
     and (classid::bigint << 32) + objid::bigint = any (%s::bigint[])
     and database = (select oid from pg_database where datname = current_database())
 """
-_DELETE = "delete from deferd.outbox where position = any (%s::bigint[])"
+_DELETE = "delete from deferd.outbox where position = any (%(done)s::bigint[]) and written_at <= %(written_until)s"
 _REFUSE = """
 with gone as (
-    delete from deferd.outbox using unnest(%s::bigint[], %s::text[]) as refusal (refused, problem)
-    where position = refused
+    delete from deferd.outbox using unnest(%(refused)s::bigint[], %(problems)s::text[]) as refusal (refused, problem)
+    where position = refused and written_at <= %(written_until)s
     returning position, verb, topic, id, fields, written_at, refusal.problem::jsonb
 )
 insert into deferd.refused (position, verb, topic, id, fields, written_at, problem) select * from gone
@@ -88,18 +96,24 @@ on conflict (position) do nothing
 """
 _DROP_TAGGED = """
 with held as (
-    select position from deferd.outbox as put
-    where position < %(before)s and verb = 'put' and topic = any (%(topics)s::text[]) and fields -> 'tags' ? %(tag)s
-        and not exists (
-            select from deferd.outbox as later
-            where later.verb = 'reschedule' and later.topic = put.topic and later.id = put.id and later.fields ? 'tags'
-                and later.position between put.position and %(before)s
-        )
+    select position, is_replacing from (
+        select position, is_tagged, is_replacing,
+            bool_or(not is_tagged) over (partition by topic, id order by position desc) as is_tagged_otherwise
+        from (
+            select position, topic, id, fields ->> 'on_conflict' = 'replace' as is_replacing,
+                verb = 'put' and fields -> 'tags' ? %(tag)s as is_tagged,
+                verb = 'reschedule' and fields ? 'tags' as is_tagging
+            from deferd.outbox
+            where position < %(before)s and topic = any (%(topics)s::text[])
+        ) as row
+        where is_tagged or is_tagging
+    ) as row
+    where is_tagged and not is_tagged_otherwise
 ), gone as (
-    delete from deferd.outbox where position in (select * from held) and fields ->> 'on_conflict' <> 'replace'
+    delete from deferd.outbox where position in (select position from held where not is_replacing)
 )
 update deferd.outbox set verb = 'cancel', fields = jsonb_build_object('if_reserved', %(if_reserved)s::text)
-where position in (select * from held) and fields ->> 'on_conflict' = 'replace'
+where position in (select position from held where is_replacing)
 """
 _STATUS = """
 select
@@ -119,7 +133,7 @@ from
 class OutboxRow(NamedTuple):
     """A committed call that has not been sent. `fields` is its JSON as text; `topic` and `id` are None of a cancel_tag.
 
-    Positions are in the order of commits, and none is used again.
+    Positions are in the order of commits. None is used again, unless the database has lost commits: see `settle`.
     """
 
     position: int
@@ -214,12 +228,17 @@ class OutboxDatabase:
         """Note that all calls of this relay have ended."""
         await self._run("update deferd.relay set clean_stop = true")
 
-    async def settle(self, done: Sequence[int], refused: Sequence[Refusal]) -> None:
-        """Delete the rows that are done, and move those that were refused."""
+    async def settle(self, done: Sequence[int], refused: Sequence[Refusal], written_until: datetime) -> None:
+        """Delete the rows that are done, and move those that were refused. All of them were written until then.
+
+        After a crash without synchronous commits, or a failover to a server that was behind, a sequence may give
+        positions again. So a relay that connects once more could meet other rows at them, which are newer.
+        """
         if refused:
+            positions = [refusal.position for refusal in refused]
             problems = [json.dumps(refusal.problem).replace("\\u0000", "\\ufffd") for refusal in refused]
-            await self._run(_REFUSE, [refusal.position for refusal in refused], problems)
-        await self._run(_DELETE, list(done))
+            await self._run(_REFUSE, refused=positions, problems=problems, written_until=written_until)
+        await self._run(_DELETE, done=list(done), written_until=written_until)
 
     async def read(
         self, after: int, without_topics: Sequence[str], without_positions: Sequence[int] = ()
@@ -242,7 +261,7 @@ class OutboxDatabase:
 
     async def last_position(self) -> int:
         """The last position that a row got, which may not be visible yet."""
-        return int((await self._one("select last_value from deferd.outbox_position"))[0])
+        return int((await self._one("select coalesce(pg_sequence_last_value('deferd.outbox_position'), 0)"))[0])
 
     async def commits_under_way(self) -> set[str]:
         """The transactions that have positions, or will get them, and whose rows are not visible yet.
@@ -313,6 +332,13 @@ def _set(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
+def place_of(url: str) -> str:
+    """Where the database is that a URL names, without user and password, also if it can't be reached."""
+    given = conninfo_to_dict(url)
+    port = f":{given['port']}" if given.get("port") else ""
+    return f"{given.get('host') or 'localhost'}{port}/{given.get('dbname') or given.get('user') or ''}"
+
+
 @asynccontextmanager
 async def open_outbox(url: str) -> AsyncIterator[OutboxDatabase]:
     """Connect to the database of an outbox.
@@ -321,9 +347,9 @@ async def open_outbox(url: str) -> AsyncIterator[OutboxDatabase]:
         OutboxMissing: it has no outbox, or one of a later release.
         psycopg.Error, TimeoutError: it cannot be reached, or it refuses.
     """
-    given = _CONNECTION | conninfo_to_dict(url)
+    given = _CONNECTION | conninfo_to_dict(url) | {"client_encoding": "UTF8", "autocommit": True}
     async with asyncio.timeout(2 * _CONNECT_S):
-        connection = await psycopg.AsyncConnection.connect(**given, client_encoding="UTF8", autocommit=True)
+        connection = await psycopg.AsyncConnection.connect(**given)
     try:
         async with asyncio.timeout(STATEMENT_S):
             await connection.execute(_SETTINGS, (f"{STATEMENT_S:.0f}s",))

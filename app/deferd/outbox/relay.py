@@ -8,8 +8,8 @@ one that did not end in order waits for longer than both together, and no call o
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
@@ -18,9 +18,10 @@ from deferd.client.request_body import encode
 from deferd.client.requests import request_for
 from deferd.client.sender import RetryPolicy
 from deferd.contract.clocks import monotonic_s
+from deferd.contract.errors import Forbidden
 from deferd.contract.operations.relays import REPORT_RELAY
 from deferd.outbox.administration import DatabaseFailed, error_text
-from deferd.outbox.database import OutboxDatabase, OutboxMissing, OutboxRow, OutboxStatus, Worker, open_outbox
+from deferd.outbox.database import OutboxDatabase, OutboxMissing, OutboxRow, OutboxStatus, Worker, open_outbox, place_of
 from deferd.outbox.read_mark import ReadMark
 from deferd.outbox.sending import CALL_S, LOG, RowSender, Service, Stopped
 from deferd.worker.log import FailureLog
@@ -66,10 +67,12 @@ class Relay:
         self._own: Worker | None = None
         self._status = OutboxStatus(0, 0, 0.0)
         self._next_report_s = 0.0
-        self._database_log = FailureLog("using the database of the outbox", LOG)
+        self._may_send = True
+        self._database_log = FailureLog(f"using the outbox of {place_of(database_url)}", LOG)
         self._report_log = FailureLog("reporting to the service", LOG)
         self._mark: ReadMark
         self._excluded: list[str] = []
+        self._written_until = datetime.min.replace(tzinfo=UTC)
         self._recheck_s = 0.0
         self._sleeps = False
         self._pause_s = _PAUSE_S
@@ -84,9 +87,9 @@ class Relay:
             stopped=self._stopped,
             full_for_s=self._full_for_s,
         )
-        urls = ",".join(self._service.urls)
-        facts = {"relay": self._name, "url": urls}
-        LOG.info("relay %s starts, and sends to %s", self._name, urls, extra=facts)
+        urls, place = ",".join(self._service.urls), place_of(self._url)
+        facts = {"relay": self._name, "database": place, "url": urls}
+        LOG.info("relay %s starts: it sends the outbox of %s to %s", self._name, place, urls, extra=facts)
         failures = 0
         try:
             while not self._stopped.done():
@@ -133,8 +136,6 @@ class Relay:
         if self._stopped.done():
             return False
         self._own = await self._database.begin(self._name)
-        self._database_log.succeeded()
-        LOG.info("relay %s works on %s", self._name, self._database_name, extra=self._facts())
         return True
 
     def _facts(self, **more: Any) -> dict[str, Any]:
@@ -143,16 +144,17 @@ class Relay:
     # Work
 
     async def _work(self) -> None:
-        self._works = True
-        self._next_report_s = 0.0
         self._mark = ReadMark(self._database)
         self._recheck_s = 0.0
         self._sleeps = False
         await self._database.listen()
-        with contextlib.suppress(Stopped):
+        try:
             await self._send_rows()
-        await self._record()
-        await self._database.end()
+        except Stopped:  # a call whose response was lost may still have an effect
+            await self._record()
+        else:
+            await self._record()
+            await self._database.end()
         self._works = False
         self._next_report_s = 0.0
         await self._report_if_due()
@@ -160,12 +162,19 @@ class Relay:
     async def _send_rows(self) -> None:
         rows: list[OutboxRow] = []
         while not self._stopped.done():
-            await self._report_if_due()
             if not rows:
                 if self._sender.done or self._sender.refused:
                     await self._record()
                 rows = await self._read()
-            if rows:
+            if not self._works:
+                self._works = True
+                self._next_report_s = 0.0
+                self._database_log.succeeded()
+                LOG.info("relay %s works on %s", self._name, self._database_name, extra=self._facts())
+            await self._report_if_due()
+            if not self._may_send:
+                await self._sleep(self._next_report_s - monotonic_s())
+            elif rows:
                 rows = await self._send(rows)
             else:
                 await self._idle()
@@ -208,6 +217,7 @@ class Relay:
     async def _read_from_mark(self, without_positions: Sequence[int] = ()) -> list[OutboxRow]:
         await self._mark.prove()
         rows = await self._database.read(self._mark.position, self._excluded, without_positions)
+        self._written_until = max([self._written_until, *[row.written_at for row in rows]])
         self._mark.note_read(rows)
         return rows
 
@@ -247,7 +257,7 @@ class Relay:
         done, sender.done = sender.done, []
         refused, sender.refused = sender.refused, []
         try:
-            await self._database.settle(done, refused)
+            await self._database.settle(done, refused, self._written_until)
         except BaseException:
             sender.done, sender.refused = done + sender.done, refused + sender.refused
             raise
@@ -270,6 +280,8 @@ class Relay:
             "lag": self._status.lag_s,
         }
         reply = await self._service.call(request_for(REPORT_RELAY, self._name, body=encode(fields)))
+        # With a key that may not even report, each row would be refused for good.
+        self._may_send = not isinstance(reply.error, Forbidden)
         if reply.error is None:
             self._report_log.succeeded()
         else:

@@ -42,10 +42,10 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
 _OPTIONS["on_conflict"] = _OPTIONS["on_conflict"] | {"enum": ["keep", "replace", "reject"]}
 """A row may be sent twice, so appends, which alone have `max_items`, are not for the outbox."""
 _MORE: Final = {
-    "tags": "perform deferd.check_different({path}, {value}, 'a tag');",
-    "days": "perform deferd.check_different({path}, {value}, 'a value');",
+    "tags": "checked := deferd.check_different({path}, {value}, 'a tag');",
+    "days": "checked := deferd.check_different({path}, {value}, 'a value');",
     "headers": (
-        f"perform deferd.check_headers({{path}}, {{value}}, {limits.HEADERS_OF_JOB_MAX},"
+        f"checked := deferd.check_headers({{path}}, {{value}}, {limits.HEADERS_OF_JOB_MAX},"
         f" {limits.HEADERS_OF_JOB_BYTES});"
     ),
 }
@@ -91,9 +91,10 @@ def schema_sql() -> str:
         "sleep_lock": str(SLEEP_LOCK),
         "commit_lock": str(COMMIT_LOCK),
         "header_text": _quoted(limits.HEADER_TEXT_PATTERN),
-        "check_topic": f"    perform deferd.check_name('topic', topic, {_shape(limits.TOPIC_PATTERN)});",
-        "check_id": f"    perform deferd.check_name('id', id, {_shape(limits.ID_PATTERN)});",
+        "check_topic": f"    checked := deferd.check_name('topic', topic, {_shape(limits.TOPIC_PATTERN)});",
+        "check_id": f"    checked := deferd.check_name('id', id, {_shape(limits.ID_PATTERN)});",
         "depth": str(limits.VALUE_DEPTH_MAX),
+        "body_bytes": str(limits.BODY_MAX_BYTES),
         "float_max": repr(sys.float_info.max),
         "delay_max": str(limits.DELAY_MAX_S),
         "checks_of_objects": "\n\n".join(_function(name, schema) for name, schema in _DEFINITIONS.items()),
@@ -170,12 +171,14 @@ def _collected(options: Mapping[str, Schema]) -> Iterator[str]:
 def _function(name: str, schema: Schema) -> str:
     """The function that checks an object of the contract, such as a window."""
     lines = [
-        f"create or replace function deferd.check_{_snake(name)}(path text, value jsonb) returns void",
+        f"create or replace function deferd.check_{_snake(name)}(path text, value jsonb) returns boolean",
         "language plpgsql as $body$",
         "declare",
+        "    checked boolean;",
         "    item record;",
         "begin",
         *_indented(_check(schema, "path", "value", name)),
+        "    return true;",
         "end",
         "$body$;",
     ]
@@ -187,7 +190,7 @@ def _check(schema: Schema, path: str, value: str, name: str) -> list[str]:
     lines: list[str]
     match schema:
         case {"$ref": str(reference)}:
-            return [f"perform deferd.check_{_snake(reference.rpartition('/')[2])}({path}, {value});"]
+            return [f"checked := deferd.check_{_snake(reference.rpartition('/')[2])}({path}, {value});"]
         case {"discriminator": {"propertyName": key, "mapping": mapping}}:
             return _check_kind(key, mapping, path, value, name)
         case {"oneOf": [objects, *others]}:
@@ -197,15 +200,15 @@ def _check(schema: Schema, path: str, value: str, name: str) -> list[str]:
             return [*lines, "else", *_indented(_check(objects, path, value, name)), "end case;"]
         case {"type": "array", "items": items, "maxItems": most}:
             least = schema.get("minItems", 0)
-            lines = [f"perform deferd.check_list({path}, {value}, {least}, {most});"]
+            lines = [f"checked := deferd.check_list({path}, {value}, {least}, {most});"]
             found = f"select one.value, one.number - 1 as name from jsonb_array_elements({value})"
             lines += _each(f"{found} with ordinality as one (value, number)", items, path, name)
         case {"type": "object", "additionalProperties": {} as values}:
-            lines = [f"perform deferd.check_type({path}, {value}, 'object', 'a JSON object');"]
+            lines = [f"checked := deferd.check_type({path}, {value}, 'object', 'a JSON object');"]
             lines += _each(f"select one.value, one.key as name from jsonb_each({value}) as one", values, path, name)
         case {"type": "object", "properties": properties}:
             required = _array(schema.get("required", ()))
-            lines = [f"perform deferd.check_object({path}, {value}, {_array(properties)}, {required});"]
+            lines = [f"checked := deferd.check_object({path}, {value}, {_array(properties)}, {required});"]
             for inner, of_inner in properties.items():
                 check = _check_nullable(of_inner, f"{path} || '.{inner}'", f"{value} -> '{inner}'", inner)
                 lines += [f"if {value} ? '{inner}' then", *_indented(check), "end if;"]
@@ -219,18 +222,18 @@ def _check_single(schema: Schema, path: str, value: str, name: str) -> str:
     match schema:
         case {"enum": choices}:
             wrong = _quoted(f"must be {_either(choices)}")
-            return f"perform deferd.check_choice({path}, {value}, {_quoted(json.dumps(choices))}, {wrong});"
+            return f"checked := deferd.check_choice({path}, {value}, {_quoted(json.dumps(choices))}, {wrong});"
         case {"type": "number"}:
             unit = "" if name == "jitter" else " seconds"
-            return f"perform deferd.check_number({path}, {value}, {_bounds(schema)}, '{unit}');"
+            return f"checked := deferd.check_number({path}, {value}, {_bounds(schema)}, '{unit}');"
         case {"type": "integer"}:
-            return f"perform deferd.check_whole({path}, {value}, {_bounds(schema)});"
+            return f"checked := deferd.check_whole({path}, {value}, {_bounds(schema)});"
         case {"type": "string", "pattern": str(pattern)}:
-            return f"perform deferd.check_text({path}, {value}, {_shape(pattern)});"
+            return f"checked := deferd.check_text({path}, {value}, {_shape(pattern)});"
         case {"type": "string", "format": "date"}:
-            return f"perform deferd.check_date({path}, {value});"
+            return f"checked := deferd.check_date({path}, {value});"
         case {"type": "string", "minLength": least, "maxLength": most}:
-            return f"perform deferd.check_length({path}, {value}, {least}, {most});"
+            return f"checked := deferd.check_length({path}, {value}, {least}, {most});"
     raise AssertionError(f"{name} has a schema for which there is no check: {schema}")
 
 
@@ -243,7 +246,7 @@ def _check_nullable(schema: Schema, path: str, value: str, name: str) -> list[st
 
 def _check_kind(key: str, mapping: Mapping[str, str], path: str, value: str, name: str) -> list[str]:
     """The check of an object, of which the field `key` says what it is."""
-    lines = [f"perform deferd.check_type({path}, {value}, 'object', 'a JSON object');", f"case {value} ->> '{key}'"]
+    lines = [f"checked := deferd.check_type({path}, {value}, 'object', 'a JSON object');", f"case {value} ->> '{key}'"]
     for kind, reference in mapping.items():
         lines += [f"when '{kind}' then", *_indented(_check({"$ref": reference}, path, value, name))]
     wrong = _quoted(f"must have a `{key}` that is one of {', '.join(mapping)}")

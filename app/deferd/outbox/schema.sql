@@ -3,7 +3,22 @@
 -- Then let the role of the application use it: grant usage on schema deferd to APPLICATION;
 
 select pg_catalog.pg_advisory_xact_lock({schema_lock});
-create schema if not exists deferd;
+
+do $block$
+begin
+    if pg_catalog.getdatabaseencoding() = 'SQL_ASCII' then
+        raise exception using
+            errcode = 'object_not_in_prerequisite_state',
+            message = 'the database has the encoding SQL_ASCII, in which texts need not be valid in any',
+            hint = 'Use a database with the encoding UTF8.';
+    end if;
+    -- `create schema if not exists` asks for the right to create schemas, also where there is one.
+    if not exists (select from pg_catalog.pg_namespace where nspname = 'deferd') then
+        create schema deferd;
+    end if;
+end
+$block$;
+
 create table if not exists deferd.version (version integer not null);
 
 do $block$
@@ -58,6 +73,8 @@ insert into deferd.relay default values on conflict do nothing;
 -- be simpler, but commits that notify wait for each other until they are on the disk. PREPARE TRANSACTION refuses those:
 -- such a transaction sets `deferd.notify` to off, and the relay finds its rows when it looks by itself, each second.
 -- The transaction has one of the locks before it has a position: by that the relay knows which rows may still appear.
+-- The row is found by its place in the table: by its position, serializable transactions would read the page of the index
+-- in which others have their rows, and fail for no reason.
 -- The table is nearly empty most of the time: without the setting a session would plan to read it as a whole for each
 -- row, and keep that plan while the table grows.
 create or replace function deferd.at_commit() returns trigger
@@ -69,7 +86,7 @@ begin
             perform pg_notify('deferd_outbox', '');
         end if;
     end if;
-    update deferd.outbox set position = nextval('deferd.outbox_position') where position = new.position;
+    update deferd.outbox set position = nextval('deferd.outbox_position') where ctid = new.ctid;
     return null;
 end
 $body$;
@@ -95,16 +112,20 @@ begin
 end
 $body$;
 
-create or replace function deferd.check_type(path text, value jsonb, type text, meaning text) returns void
+-- The result of a check is true, and is assigned: PERFORM would run a query for each call, which takes longer.
+create or replace function deferd.check_type(path text, value jsonb, type text, meaning text) returns boolean
 language plpgsql as $body$
 begin
     if jsonb_typeof(value) <> type then
         perform deferd.refuse(path, 'must be ' || meaning, value::text);
     end if;
+    return true;
 end
 $body$;
 
-create or replace function deferd.check_number(path text, value jsonb, low numeric, high numeric, unit text) returns void
+create or replace function deferd.check_number(
+    path text, value jsonb, low numeric, high numeric, unit text
+) returns boolean
 language plpgsql as $body$
 begin
     if jsonb_typeof(value) <> 'number' then
@@ -114,21 +135,27 @@ begin
     elsif value::numeric > high then
         perform deferd.refuse(path, 'must be at most ' || high || unit, value::text);
     end if;
+    return true;
 end
 $body$;
 
-create or replace function deferd.check_whole(path text, value jsonb, low numeric, high numeric) returns void
+create or replace function deferd.check_whole(path text, value jsonb, low numeric, high numeric) returns boolean
 language plpgsql as $body$
+declare
+    checked boolean;
 begin
-    if jsonb_typeof(value) <> 'number' or value::text ~ '\.' then
+    if jsonb_typeof(value) <> 'number' or value::text ~ '[.]' then
         perform deferd.refuse(path, 'must be a whole number', value::text);
     end if;
-    perform deferd.check_number(path, value, low, high, '');
+    checked := deferd.check_number(path, value, low, high, '');
+    return true;
 end
 $body$;
 
 -- `shape` is the pattern without its bound, which is `most`: a bound makes a match take ten times as long.
-create or replace function deferd.check_name(path text, value text, shape text, most integer, meaning text) returns void
+create or replace function deferd.check_name(
+    path text, value text, shape text, most integer, meaning text
+) returns boolean
 language plpgsql as $body$
 begin
     if value is null then
@@ -136,70 +163,83 @@ begin
     elsif length(value) > most or value collate "C" !~ shape then
         perform deferd.refuse(path, meaning, to_jsonb(value)::text);
     end if;
+    return true;
 end
 $body$;
 
 create or replace function deferd.check_text(
     path text, value jsonb, shape text, most integer, meaning text
-) returns void
+) returns boolean
 language plpgsql as $body$
+declare
+    checked boolean;
 begin
-    perform deferd.check_type(path, value, 'string', 'a string');
-    perform deferd.check_name(path, value #>> '{}', shape, most, meaning);
+    checked := deferd.check_type(path, value, 'string', 'a string');
+    checked := deferd.check_name(path, value #>> '{}', shape, most, meaning);
+    return true;
 end
 $body$;
 
-create or replace function deferd.check_length(path text, value jsonb, low integer, high integer) returns void
+create or replace function deferd.check_length(path text, value jsonb, low integer, high integer) returns boolean
 language plpgsql as $body$
+declare
+    checked boolean;
 begin
-    perform deferd.check_type(path, value, 'string', 'a string');
+    checked := deferd.check_type(path, value, 'string', 'a string');
     if length(value #>> '{}') < low then
         perform deferd.refuse(path, 'must have at least ' || low || ' characters', value::text);
     elsif length(value #>> '{}') > high then
         perform deferd.refuse(path, 'must have at most ' || high || ' characters', value::text);
     end if;
+    return true;
 end
 $body$;
 
-create or replace function deferd.check_choice(path text, value jsonb, choices jsonb, meaning text) returns void
+create or replace function deferd.check_choice(path text, value jsonb, choices jsonb, meaning text) returns boolean
 language plpgsql as $body$
 begin
     if jsonb_typeof(value) <> 'string' or not choices @> value then
         perform deferd.refuse(path, meaning, value::text);
     end if;
+    return true;
 end
 $body$;
 
-create or replace function deferd.check_date(path text, value jsonb) returns void
+create or replace function deferd.check_date(path text, value jsonb) returns boolean
 language plpgsql as $body$
 declare
     date_text text := value #>> '{}';
 begin
     if jsonb_typeof(value) = 'string' and date_text ~ '^[0-9]{4}-[0-9]{2}-[0-9]{2}$' and date_text !~ '^0000' then
         begin
-            perform make_date(left(date_text, 4)::integer, substr(date_text, 6, 2)::integer, right(date_text, 2)::integer);
-            return;
+            perform make_date(split_part(date_text, '-', 1)::int, split_part(date_text, '-', 2)::int,
+                split_part(date_text, '-', 3)::int);
+            return true;
         exception when datetime_field_overflow then
             null;
         end;
     end if;
     perform deferd.refuse(path, 'must be a date, YYYY-MM-DD', value::text);
+    return true;
 end
 $body$;
 
-create or replace function deferd.check_list(path text, value jsonb, low integer, high integer) returns void
+create or replace function deferd.check_list(path text, value jsonb, low integer, high integer) returns boolean
 language plpgsql as $body$
+declare
+    checked boolean;
 begin
-    perform deferd.check_type(path, value, 'array', 'a list');
+    checked := deferd.check_type(path, value, 'array', 'a list');
     if jsonb_array_length(value) < low then
         perform deferd.refuse(path, 'must have at least ' || low || ' items');
     elsif jsonb_array_length(value) > high then
         perform deferd.refuse(path, 'must have at most ' || high || ' items');
     end if;
+    return true;
 end
 $body$;
 
-create or replace function deferd.check_different(path text, value jsonb, what text) returns void
+create or replace function deferd.check_different(path text, value jsonb, what text) returns boolean
 language plpgsql as $body$
 begin
     if jsonb_array_length(value) > 1 and (
@@ -207,25 +247,30 @@ begin
     ) then
         perform deferd.refuse(path, 'must not repeat ' || what, value::text);
     end if;
+    return true;
 end
 $body$;
 
-create or replace function deferd.check_object(path text, value jsonb, known text[], required text[]) returns void
+create or replace function deferd.check_object(path text, value jsonb, known text[], required text[]) returns boolean
 language plpgsql as $body$
 declare
+    checked boolean;
     name text;
 begin
-    perform deferd.check_type(path, value, 'object', 'a JSON object');
+    checked := deferd.check_type(path, value, 'object', 'a JSON object');
     for name in select key from jsonb_object_keys(value) as key where key <> all (known) limit 1 loop
         perform deferd.refuse(path || '.' || name, 'is not a known field');
     end loop;
     for name in select key from unnest(required) as key where not value ? key limit 1 loop
         perform deferd.refuse(path || '.' || name, 'is required');
     end loop;
+    return true;
 end
 $body$;
 
-create or replace function deferd.check_headers(path text, value jsonb, most integer, most_bytes integer) returns void
+create or replace function deferd.check_headers(
+    path text, value jsonb, most integer, most_bytes integer
+) returns boolean
 language plpgsql as $body$
 declare
     bytes bigint;
@@ -242,47 +287,57 @@ begin
     elsif bytes > most_bytes then
         perform deferd.refuse(path, 'must have at most ' || most_bytes || ' bytes of names and values, has ' || bytes);
     end if;
+    return true;
 end
 $body$;
 
 {checks_of_objects}
 
-create or replace function deferd.check_option(path text, value jsonb) returns void
+create or replace function deferd.check_option(path text, value jsonb) returns boolean
 language plpgsql as $body$
 declare
+    checked boolean;
     item record;
 begin
     case path
 {checks_of_options}
     else
-        perform deferd.refuse(path, 'is not a known field');
+        perform deferd.refuse(path, 'is not an option that `fields` takes');
     end case;
+    return true;
 end
 $body$;
 
-create or replace function deferd.check_fields(fields jsonb) returns void
+create or replace function deferd.check_fields(fields jsonb) returns boolean
 language plpgsql as $body$
 declare
+    checked boolean;
     name text;
     value jsonb;
 begin
-    perform deferd.check_type('fields', fields, 'object', 'a JSON object');
+    checked := deferd.check_type('fields', fields, 'object', 'a JSON object');
     for name, value in select * from jsonb_each(fields) loop
-        perform deferd.check_option(name, value);
+        checked := deferd.check_option(name, value);
     end loop;
+    return true;
 end
 $body$;
 
-create or replace function deferd.check_body(body jsonb) returns void
+create or replace function deferd.check_body(body jsonb) returns boolean
 language plpgsql as $body$
+declare
+    bytes integer := octet_length(body::text);
 begin
-    if octet_length(body::text) < 300 then -- too short for what is refused here
-        return;
+    if bytes < 300 then -- too short for what is refused here
+        return true;
+    elsif bytes > {body_bytes} then -- no service would take it, and a relay would need a multiple of it as memory
+        perform deferd.refuse('body', 'must have at most {body_bytes} bytes as JSON, has ' || bytes);
     elsif jsonb_path_exists(body, 'strict $.**{{depth}} ? (@.type() == "object" || @.type() == "array")') then
         perform deferd.refuse('body', 'is nested deeper than {depth} levels');
     elsif jsonb_path_exists(body, 'strict $.** ? (@.type() == "number" && @.abs() > {float_max})') then
         perform deferd.refuse('body', 'has a number beyond 1.8e308, the maximum');
     end if;
+    return true;
 end
 $body$;
 
@@ -330,6 +385,7 @@ create or replace function deferd.put({put_parameters}) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $body$
 #variable_conflict use_variable
 declare
+    checked boolean;
     options jsonb := coalesce(fields, '{}');
     has_id boolean := id is not null;
     path text;
@@ -348,7 +404,7 @@ begin
             ' would append the body twice');
     end if;
     if fields is not null then
-        perform deferd.check_fields(fields);
+        checked := deferd.check_fields(fields);
     end if;
 {put_options}
     if options <> '{}' then
@@ -379,7 +435,7 @@ begin
         options := options || jsonb_build_object('run_at', due);
     end if;
     if body is not null then
-        perform deferd.check_body(body);
+        checked := deferd.check_body(body);
         options := options || jsonb_build_object('body', body);
     end if;
     insert into deferd.outbox (verb, topic, id, fields) values ('put', topic, id, options);
@@ -391,6 +447,7 @@ create or replace function deferd.reschedule({reschedule_parameters}) returns vo
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $body$
 #variable_conflict use_variable
 declare
+    checked boolean;
     options jsonb := coalesce(fields, '{}');
     due text := case when delay is not null or run_at is not null then deferd.due(delay, run_at) end;
     name text;
@@ -400,9 +457,9 @@ begin
 {check_topic}
 {check_id}
     if fields is not null then
-        perform deferd.check_fields(fields);
+        checked := deferd.check_fields(fields);
         for name in select key from jsonb_object_keys(fields) as key where key <> all ({reschedule_names}) limit 1 loop
-            perform deferd.refuse(name, 'is not a known field');
+            perform deferd.refuse(name, 'is not an option that `fields` takes');
         end loop;
     end if;
 {reschedule_options}
@@ -410,7 +467,7 @@ begin
         options := options || jsonb_build_object('run_at', due);
     end if;
     if body is not null then
-        perform deferd.check_body(body);
+        checked := deferd.check_body(body);
         options := options || jsonb_build_object('body', body);
     end if;
     insert into deferd.outbox (verb, topic, id, fields) values ('reschedule', topic, id, options);
@@ -421,6 +478,7 @@ create or replace function deferd.cancel({cancel_parameters}) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $body$
 #variable_conflict use_variable
 declare
+    checked boolean;
     options jsonb := '{}';
 begin
 {check_topic}
@@ -433,6 +491,7 @@ $body$;
 create or replace function deferd.cancel_tag(tag text, if_reserved text default 'cancel') returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $body$
 declare
+    checked boolean;
     options jsonb := jsonb_build_object('tag', tag, 'if_reserved', if_reserved);
 begin
 {cancel_tag_checks}

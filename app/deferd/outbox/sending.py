@@ -8,8 +8,8 @@ same job, or a put a cancel by its tag, is not sent at all: else a crash could b
 response                                     outcome
 ===========================================  ==================================================================
 success                                      done
-cancel or reschedule: not found, or held     done, counted as without effect
-put with `keep`: the id is taken             done, counted as without effect
+cancel or reschedule: not found, or held     done, without an effect
+put with `keep`: the id is taken             done, without an effect
 `topic_full`                                 the row stays, and other topics go on; refused after `full_for_s`
 none, 401, 408, 429, 5xx, not of a deferd    sent again after a pause, for ever
 another problem of one row                   refused
@@ -52,7 +52,10 @@ LOG = logging.getLogger("deferd.relay")
 Result = TypeVar("Result")
 
 CALL_S = 3.0
-"""The longest time from the begin of a call to its end, also in the service, which it tells the instant."""
+"""The longest time from the begin of a call to its end, also in the service, which it tells the instant.
+
+Nothing follows on a call whose response was lost before that, not even the same rows: it might take effect behind them.
+"""
 _CONNECTIONS = 32
 _AT_ONCE = 16
 """Calls at the same time: a reschedule is a call of its own."""
@@ -87,7 +90,9 @@ class Reply(NamedTuple, Generic[Result]):
 
     result: Result | None
     error: DeferdError | None
-    content: bytes
+    content: bytes = b""
+    over_at_s: float = 0.0
+    """When it has no effect any more, if it may have one after the error."""
 
 
 class Service:
@@ -108,15 +113,15 @@ class Service:
         """Send a request once. After an error that another replica may not have, the next call goes there."""
         replica = self._current
         url = self.urls[replica]
-        content = b""
+        content, began_s = b"", monotonic_s()
         try:
             response = await self._transport.exchange(url, request)
             content = response.content
-            return Reply(request.read_response(*response, url=url), None, content)
+            return Reply(request.read_response(*response, url=url), None)
         except DeferdError as error:
             if _RETRY.is_transient(error) and not _RETRY.is_refusal(error) and replica == self._current:
                 self._current = (replica + 1) % len(self.urls)
-            return Reply(None, error, content)
+            return Reply(None, error, content, began_s + CALL_S if _is_lost(error) else 0.0)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -193,10 +198,9 @@ class RowSender:
         self._left_topics: set[str] = set()
         """Those that were full in this `send`. Of their rows, only cancels that end all before them are sent."""
         self._covered: dict[int, list[int]] = {}
-        self._settled = 0
+        self._settled = self._refusals = 0
         self.done: list[int] = []
         self.refused: list[Refusal] = []
-        self.without_effect = 0
 
     def full_topics(self) -> list[str]:
         """The topics whose rows are not tried again yet."""
@@ -218,7 +222,7 @@ class RowSender:
             Stopped: the relay was asked to stop, and the service does not do what it should.
             Exception: that of `confirm` or `drop_tagged`.
         """
-        self._settled = 0
+        self._settled = self._refusals = 0
         self._left_topics.clear()
         left, self._covered = _without_cancelled(rows)
         segment: list[OutboxRow] = []
@@ -230,6 +234,10 @@ class RowSender:
             else:
                 segment.append(row)
         await self._send_waves(segment)
+        if self._refusals > 1:
+            facts = {"rows": self._refusals}
+            text = "the service refused %d rows of these %d, see `deferd outbox refused`"
+            LOG.warning(text, self._refusals, len(rows), extra=facts)
         return self._settled == len(rows)
 
     async def _send_waves(self, rows: Sequence[OutboxRow]) -> None:
@@ -261,9 +269,9 @@ class RowSender:
                     await self._pause(StoreUnavailable(f"the service did not store {len(again)} of {len(part)} rows"))
             elif _is_transient(error := _error_of(reply)):
                 groups.append(part)
-                if isinstance(error, NoAnswer) and not isinstance(error, Unreachable) and len(part) > _LEAST_ROWS:
+                if _is_lost(error) and len(part) > _LEAST_ROWS:
                     self._most_rows = max(len(part) // 2, _LEAST_ROWS)
-                await self._pause(error)
+                await self._pause(error, reply.over_at_s)
             elif len(part) == 1:
                 self._note_results(part, [_problem_of(error, reply.content)])
             else:
@@ -292,9 +300,9 @@ class RowSender:
             self._most_rows = min(2 * self._most_rows, _MOST_ROWS)
         return reply
 
-    async def _pause(self, error: DeferdError) -> None:
+    async def _pause(self, error: DeferdError, over_at_s: float = 0.0) -> None:
         self._log.failed(error)
-        pause_s = _RETRY.pause_s(self._failures, error)
+        pause_s = max(_RETRY.pause_s(self._failures, error), over_at_s - monotonic_s())
         self._failures += 1
         await asyncio.wait({self._stopped}, timeout=pause_s)
         if self._stopped.done():
@@ -310,7 +318,8 @@ class RowSender:
         for row, outcome in zip(rows, outcomes, strict=True):
             if outcome is _Outcome.DONE or outcome is _Outcome.WITHOUT_EFFECT:
                 self._note_done(row)
-                self.without_effect += outcome is _Outcome.WITHOUT_EFFECT
+                if outcome is _Outcome.WITHOUT_EFFECT:
+                    LOG.debug("the %s had no effect", _named(row), extra=_facts(row))
         for row, result, outcome in zip(rows, results, outcomes, strict=True):
             if outcome is _Outcome.REFUSED or (outcome is _Outcome.FULL and not self._may_wait(row)):
                 self._note_refused(row, result.fields)
@@ -326,10 +335,10 @@ class RowSender:
     def _note_refused(self, row: OutboxRow, problem: dict[str, Any]) -> None:
         self._settled += 1
         self.refused.append(Refusal(row.position, problem))
-        name = row.verb if row.id is None else f"{row.verb} of {row.topic}/{row.id}"
-        facts = {"verb": row.verb, "topic": row.topic, "id": row.id, "problem": problem}
+        self._refusals += 1
+        level = logging.WARNING if self._refusals == 1 else logging.DEBUG
         reason = problem.get("detail") or problem.get("code")
-        LOG.warning("the service refused the %s: %s", name, reason, extra=facts)
+        LOG.log(level, "the service refused the %s: %s", _named(row), reason, extra=_facts(row, problem=problem))
 
     def _may_wait(self, row: OutboxRow) -> bool:
         """Leave the rows of a topic that is full, unless it has been for too long."""
@@ -361,7 +370,7 @@ class RowSender:
                     self._note_done(row)
                     return
             elif _is_transient(error := _error_of(reply)):
-                await self._pause(error)
+                await self._pause(error, reply.over_at_s)
             else:
                 self._note_refused(row, _problem_of(error, reply.content).fields)
                 return
@@ -426,6 +435,14 @@ def _waves(rows: Sequence[OutboxRow]) -> list[list[OutboxRow]]:
     return waves
 
 
+def _named(row: OutboxRow) -> str:
+    return f"{row.verb} of {json.loads(row.fields)['tag'] if row.id is None else f'{row.topic}/{row.id}'}"
+
+
+def _facts(row: OutboxRow, **more: Any) -> dict[str, Any]:
+    return {"verb": row.verb, "topic": row.topic, "id": row.id, **more}
+
+
 def _outcome_of(row: OutboxRow, result: _RowResult) -> _Outcome:
     status, code = result.status, result.code
     if status < 300:
@@ -449,6 +466,13 @@ def _is_transient(error: DeferdError) -> bool:
     if isinstance(error, UnexpectedAnswer):  # a proxy may find a call too large, too
         return error.status not in _STATUSES_OF_ROWS or not (error.is_problem or error.status == _TOO_LARGE)
     return _RETRY.is_transient(error) or isinstance(error, Unauthorized | NotYetAvailable)
+
+
+def _is_lost(error: DeferdError) -> bool:
+    """Whether the service may still execute a call after its error: the connection broke, or a proxy gave up."""
+    if isinstance(error, UnexpectedAnswer):
+        return not error.is_problem
+    return isinstance(error, NoAnswer) and not isinstance(error, Unreachable)
 
 
 def _problem_of(error: DeferdError, content: bytes) -> _OwnResult:

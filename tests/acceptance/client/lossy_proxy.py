@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -17,11 +18,15 @@ Fault = Literal["none", "lose response", "cut response", "respond instead", "hol
 
 
 class Planned(NamedTuple):
-    """What happens to one request. `sent`: it reaches the service. `response` replaces that of the service."""
+    """What happens to one request, with `to` in its head.
+
+    `sent`: it reaches the service. `response` replaces that of the service.
+    """
 
     fault: Fault
     sent: bool = True
     response: bytes = b""
+    to: str = ""
 
 
 class LossyProxy:
@@ -38,6 +43,8 @@ class LossyProxy:
         self.port = port
         self.heads: list[str] = []
         """The head of each received request, in order."""
+        self.received_s: list[float] = []
+        """When each of them was received, by `time.monotonic()`."""
         self.responded = 0
         """The number of responses of the service, delivered or not."""
 
@@ -53,10 +60,13 @@ class LossyProxy:
         """The next response ends in its middle."""
         self._plan.append(Planned("cut response"))
 
-    def respond(self, status: int, *headers: str, sent: bool, body: bytes = b"bad gateway") -> None:
-        """The next request gets this response; with `sent` the service executes it, and its own response is lost."""
+    def respond(self, status: int, *headers: str, sent: bool, body: bytes = b"bad gateway", to: str = "") -> None:
+        """The next request gets this response; with `sent` the service executes it, and its own response is lost.
+
+        Requests without `to` in their head pass before it, and faults planned later wait.
+        """
         head = [f"HTTP/1.1 {status} From The Proxy", f"content-length: {len(body)}", "connection: close"]
-        self._plan.append(Planned("respond instead", sent, "\r\n".join([*head, *headers, "", ""]).encode() + body))
+        self._plan.append(Planned("respond instead", sent, "\r\n".join([*head, *headers, "", ""]).encode() + body, to))
 
     def forward(self) -> None:
         """Nothing happens to the next request: planned before a fault that is for a later one."""
@@ -126,8 +136,9 @@ class LossyProxy:
     ) -> None:
         while True:
             request = await _message(reader)
-            self.heads.append(request.partition(b"\r\n\r\n")[0].decode())
-            planned = self._plan.popleft() if self._plan else None
+            self.received_s.append(time.monotonic())
+            self.heads.append(head := request.partition(b"\r\n\r\n")[0].decode())
+            planned = self._plan.popleft() if self._plan and self._plan[0].to in head else None
             if planned is not None and not planned.sent:
                 await self._end(planned, reader, writer, planned.response)
                 return
@@ -147,6 +158,8 @@ class LossyProxy:
                 await self._end(planned, reader, writer, planned.response or half)
                 return
             await writer.drain()
+            if "\r\nconnection: close" in head.lower():
+                return
 
     @staticmethod
     async def _end(

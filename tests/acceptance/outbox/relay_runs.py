@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
 import psycopg
 
 from deferd.client.requests import ApiRequest
+from deferd.contract.errors import Forbidden
 from deferd.outbox.relay import Relay
 from deferd.outbox.sending import Reply, Service
 from tests.waiting import until
@@ -17,22 +19,32 @@ from tests.waiting import until
 Result = TypeVar("Result")
 Database = psycopg.Connection[Any]
 STOP_S = 10.0
+FORBIDDEN: Reply[Any] = Reply(None, Forbidden("no scope"), b'{"status": 403, "code": "forbidden"}')
 
 
 class WatchedService(Service):
-    """Notes each request but reports; `after` gets it with its reply, and may return another one."""
+    """Notes each request but reports; `after` gets it with its reply, and may return another one.
+
+    `is_forbidden`: every call is, as with a key without the scopes.
+    """
 
     def __init__(self, url: str, after: Callable[[ApiRequest[Any], Reply[Any]], Reply[Any]] | None = None) -> None:
         super().__init__(url, key="", ca_file=None)
         self._after = after
         self.requests: list[ApiRequest[Any]] = []
+        self.times_s: list[float] = []
+        """When they were sent."""
+        self.reports = 0
+        self.is_forbidden = False
 
     async def call(self, request: ApiRequest[Result]) -> Reply[Result]:
         """Send it, and note it."""
         if request.path.startswith("/relays/"):
-            return await super().call(request)
+            self.reports += 1
+            return FORBIDDEN if self.is_forbidden else await super().call(request)
         self.requests.append(request)
-        reply = await super().call(request)
+        self.times_s.append(time.monotonic())
+        reply = FORBIDDEN if self.is_forbidden else await super().call(request)
         return reply if self._after is None else self._after(request, reply)
 
     def sent(self) -> list[tuple[str, str]]:

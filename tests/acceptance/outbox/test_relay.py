@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -14,8 +16,11 @@ from deferd.client.requests import ApiRequest
 from deferd.contract.errors import DeferdError, Unauthorized
 from deferd.outbox import database as outbox_database
 from deferd.outbox import relay, sending
+from deferd.outbox.administration import Selected, connected_to_outbox, refused_rows, retry_refused
+from deferd.outbox.database import open_outbox
 from deferd.outbox.relay import Relay
 from deferd.outbox.sending import Reply
+from tests.acceptance.client.lossy_proxy import lossy_proxy
 from tests.acceptance.http_calls import Http, ok
 from tests.acceptance.outbox.relay_runs import Database, WatchedService, refused, relaying, until_sent, waiting
 from tests.acceptance.service_process import ServiceProcess
@@ -26,17 +31,24 @@ CANCEL = "SELECT deferd.cancel(%s, %s)"
 OF_RELAYS = "FROM pg_stat_activity WHERE application_name = 'deferd relay'"
 
 
+OUTBOX_PAGE = Path(__file__).parents[3] / "docs" / "outbox.md"
+SERIALIZABLE = """
+SELECT relation::regclass FROM pg_locks JOIN pg_stat_activity USING (pid)
+WHERE mode = 'SIReadLock' AND application_name = 'deferd relay'
+"""
+
+
 async def job_ids(http: Http) -> list[str]:
     jobs = ok(await http.get(http.topic_path("jobs"), params={"limit": 1000}))["jobs"]
     return sorted(job["id"] for job in jobs)
 
 
 async def test_what_was_committed_becomes_jobs_and_what_was_rolled_back_does_not(
-    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http
+    shared_service: ServiceProcess, relay_url: str, database: Database, http: Http
 ) -> None:
     service = WatchedService(shared_service.url)
     put = "SELECT deferd.put(%s, '{\"order\": 1}', id => %s, delay => interval '1 hour', tags => array['x'])"
-    async with relaying(outbox_url, service):
+    async with relaying(relay_url, service):
         with database.transaction():
             database.execute(put, (http.topic, "kept"))
             with database.transaction(force_rollback=True):
@@ -140,7 +152,7 @@ async def test_a_cancel_does_not_overtake_a_put_whose_commit_was_slow(
 
 
 async def test_each_outcome_has_its_effect_and_stops_no_other_row(
-    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http
+    shared_service: ServiceProcess, relay_url: str, database: Database, http: Http
 ) -> None:
     topic = http.topic
     await http.put_job("once", unique_for=60)
@@ -159,15 +171,17 @@ async def test_each_outcome_has_its_effect_and_stops_no_other_row(
         database.execute("SELECT deferd.put(%s, id => 'there', on_conflict => 'keep')", (topic,))
         database.execute("SELECT deferd.put(%s, id => 'once')", (topic,))
         database.execute("SELECT deferd.put(%s, id => 'held-too', on_conflict => 'reject')", (topic,))
+        database.execute("SELECT deferd.put(%s, to_jsonb(repeat('x', 1100000)), id => 'large')", (topic,))
         database.execute(CANCEL, (topic, "unknown"))
         database.execute("SELECT deferd.cancel(%s, 'held', if_reserved => 'refuse')", (topic,))
         database.execute("SELECT deferd.reschedule(%s, 'unknown-too', delay => '1 s')", (topic,))
         database.execute("SELECT deferd.reschedule(%s, 'held-too', delay => '1 s')", (topic,))
-    async with relaying(outbox_url, shared_service.url):
+    async with relaying(relay_url, shared_service.url):
         await until_sent(database)
         assert refused(database) == {
             **{f"bad-{number}": "validation" for number in (3, 19, 35)},
             "held-too": "job_exists",
+            "large": "payload_too_large",
         }
         ids = await job_ids(http)
         assert {f"ok-{number}" for number in range(40)} <= {*ids}
@@ -175,6 +189,33 @@ async def test_each_outcome_has_its_effect_and_stops_no_other_row(
         [problem] = database.execute("SELECT problem FROM deferd.refused WHERE id = 'bad-3'").fetchone() or [None]
         assert problem["status"] == 422
         assert problem["errors"][0]["field"] == "body.jobs.0.ttr"
+
+
+async def test_a_role_with_the_documented_rights_can_relay_and_retry_whatever_its_defaults_are(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http
+) -> None:
+    [grants] = re.findall(r"```sql\n(CREATE ROLE relay .*?)```", OUTBOX_PAGE.read_text(), re.DOTALL)
+    role = f"relay_of_{database.info.dbname}"
+    database.execute(re.sub(r"\brelay\b", role, grants))
+    url = outbox_url.replace("postgres@", f"{role}@") + "?client_encoding=LATIN1"
+    database.execute(f"ALTER ROLE {role} SET default_transaction_isolation = 'serializable'")
+    database.execute(f"ALTER ROLE {role} SET datestyle = 'German'")
+    try:
+        with psycopg.connect(outbox_url) as other:  # what serializable transactions read is known until others end, too
+            other.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
+            other.execute("SELECT FROM deferd.relay")
+            async with relaying(url, shared_service.url):
+                database.execute(PUT, (http.topic, "", "a"))
+                database.execute("SELECT deferd.put(%s, id => 'a', on_conflict => 'reject')", (http.topic,))
+                await until_sent(database)
+                assert database.execute(SERIALIZABLE).fetchall() == []
+        assert refused(database) == {"a": "job_exists"}
+        with connected_to_outbox(url) as connection:
+            assert [row.id for row in refused_rows(connection, Selected(), None)] == ["a"]
+            assert retry_refused(connection, Selected()) == 1
+        assert waiting(database) == ["a"]
+    finally:
+        database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
 async def test_rows_of_a_full_topic_wait_and_others_go_on(
@@ -264,20 +305,72 @@ async def test_a_cancel_by_tag_cancels_what_was_put_before_it_and_nothing_else(
     assert service.sent().count(("POST", "/jobs/cancel")) >= 3, "it was repeated until it was complete"
 
 
+async def test_a_cancel_by_tag_overtakes_many_rows_of_a_full_topic_in_little_time(
+    outbox_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox_database, "STATEMENT_S", 2.0)
+    database.execute("VACUUM ANALYZE deferd.outbox")  # the plan is made for a table that was empty
+    rows = "SELECT %s, 't', 'j' || i, %s::jsonb FROM generate_series(%s::integer, %s::integer) i"
+    insert = f"INSERT INTO deferd.outbox (verb, topic, id, fields) {rows}"
+    put, tagging = '{"tags": ["a", "b"], "on_conflict": "%s"}', '{"tags": []}'
+    with database.transaction():
+        database.execute("ALTER TABLE deferd.outbox DISABLE TRIGGER at_commit")
+        for values in (
+            ("reschedule", tagging, 1, 1000),  # of an earlier job
+            ("put", put % "keep", 1, 10_000),
+            ("put", put % "replace", 10_001, 10_002),
+            ("reschedule", tagging, 9001, 10_001),
+        ):
+            database.execute(insert, values)
+        last = database.execute("SELECT max(position) FROM deferd.outbox").fetchone()
+        database.execute(insert, ("put", put % "keep", 20_000, 20_000))
+    async with open_outbox(outbox_url) as outbox:
+        await outbox.drop_tagged(["t", "u"], "b", "refuse", (last or [0])[0] + 1)
+
+    found = database.execute(
+        "SELECT verb, id FROM deferd.outbox WHERE verb <> 'reschedule' ORDER BY position"
+    ).fetchall()
+    assert found[:1000] == [("put", f"j{number}") for number in range(9001, 10_001)]
+    assert found[1000:] == [("put", "j10001"), ("cancel", "j10002"), ("put", "j20000")]
+
+
 async def test_many_rows_are_sent_in_their_order(
     shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http
 ) -> None:
+    with psycopg.connect(outbox_url) as other:  # its commit is under way: all reads begin before its row
+        other.execute("SET LOCAL deferd.notify = 'off'")
+        other.execute(PUT, (http.topic, "", "rolled-back"))
+        other.execute("PREPARE TRANSACTION 'many'")
     with database.transaction():
-        database.execute(
-            "SELECT deferd.put(%s, to_jsonb(i), id => 'j' || i) FROM generate_series(1, 2500) i", (http.topic,)
-        )
+        put = "SELECT deferd.put(%s, to_jsonb(i), id => 'j' || i) FROM generate_series(1, 2500) i"
+        database.execute(put, (http.topic,))
         database.execute("SELECT deferd.cancel(%s, 'j' || i) FROM generate_series(1, 2490) i", (http.topic,))
         database.execute("SELECT deferd.put(%s, '0', id => 'j' || i) FROM generate_series(1, 5) i", (http.topic,))
-    async with relaying(outbox_url, shared_service.url):
+    service = WatchedService(shared_service.url)
+    async with relaying(outbox_url, service):
         await until_sent(database)
+        database.execute("ROLLBACK PREPARED 'many'")
     assert await job_ids(http) == sorted(f"j{number}" for number in (*range(1, 6), *range(2491, 2501)))
     assert ok(await http.get(http.job_path("j1")))["body"] == 0
     assert refused(database) == {}
+    assert sum(len(json.loads(one.body or b"")["jobs"]) for one in service.requests) <= 2500 + 2490 + 5, "none twice"
+
+
+async def test_a_read_is_bounded_in_bytes(outbox_url: str, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox_database, "READ_BYTES", 100_000)
+    compressible = "SELECT deferd.put('t', to_jsonb(repeat('x', 60000))) FROM generate_series(1, 5)"
+    random = (
+        "SELECT deferd.put('t', (SELECT jsonb_agg(random()) FROM generate_series(1, 3000))) FROM generate_series(1, 5)"
+    )
+    database.execute(compressible)
+    database.execute("ALTER TABLE deferd.outbox ALTER COLUMN fields SET STORAGE EXTERNAL")
+    database.execute(random)
+    async with outbox_database.open_outbox(outbox_url) as outbox:
+        rows = await outbox.read(0, [])
+        assert len(rows) == 2
+        assert len(await outbox.read(0, [], [row.position for row in rows])) == 2
+        [last] = database.execute("SELECT max(position) - 5 FROM deferd.outbox").fetchone() or [0]
+        assert 1 <= len(await outbox.read(last, [])) < 5
 
 
 async def test_rows_whose_response_was_lost_are_sent_again(
@@ -320,6 +413,38 @@ async def test_responses_that_say_nothing_about_rows_refuse_none(
         await until_sent(database)
     assert len(service.requests) == 2
     assert refused(database) == {}
+
+
+async def test_rows_wait_for_a_key_that_may_put(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "_REPORT_S", 0.05)
+    service = WatchedService(shared_service.url)
+    service.is_forbidden = True
+    database.execute(PUT, (topic, "", "a"))
+    async with relaying(outbox_url, service):
+        await until(lambda: service.reports > 2, "it asks again")
+        assert waiting(database) == ["a"]
+        service.is_forbidden = False
+        await until_sent(database)
+    assert refused(database) == {}
+
+
+async def test_nothing_follows_on_a_lost_call_while_that_may_take_effect(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.execute(PUT, (topic, "", "a"))
+    with lossy_proxy(shared_service.url) as proxy:
+        service = WatchedService(proxy.url)
+        monkeypatch.setattr(sending, "CALL_S", 0.3)
+        proxy.forward()  # the report
+        proxy.lose_responses()
+        proxy.respond(502, sent=True)
+        async with relaying(outbox_url, service):
+            await until_sent(database)
+    first_s, second_s, third_s = service.times_s
+    assert second_s - first_s >= 0.3
+    assert third_s - second_s >= 0.3
 
 
 async def test_a_call_that_a_proxy_finds_too_large_is_sent_in_parts(
@@ -372,6 +497,25 @@ async def test_rows_that_were_acknowledged_are_not_sent_again_after_the_connecti
         await until_sent(database)
         assert await job_ids(http) == ["a"]
         assert service.sent() == [("POST", "/jobs/batch")]
+
+
+async def test_another_row_at_the_position_of_one_that_the_database_has_lost_is_sent(
+    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http
+) -> None:
+    def lose_row(request: ApiRequest[Any], reply: Reply[Any]) -> Reply[Any]:
+        if waiting(database) == ["a"]:
+            database.execute(f"SELECT pg_terminate_backend(pid, 5000) {OF_RELAYS}")
+            [position] = database.execute("DELETE FROM deferd.outbox RETURNING position").fetchone() or [0]
+            database.execute("SELECT setval('deferd.outbox_position', %s)", (position - 2,))
+            database.execute(PUT, (http.topic, "", "b"))
+            assert database.execute("SELECT position FROM deferd.outbox").fetchone() == (position,)
+        return reply
+
+    database.execute("SELECT setval('deferd.outbox_position', 10)")
+    database.execute(PUT, (http.topic, "", "a"))
+    async with relaying(outbox_url, WatchedService(shared_service.url, lose_row)):
+        await until_sent(database)
+    assert await job_ids(http) == ["a", "b"]
 
 
 async def test_a_relay_that_is_killed_before_it_deletes_rows_leaves_no_cancelled_job(

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from deferd.outbox import relay
+from deferd.outbox.database import open_outbox
 from deferd.outbox.schema import schema_sql
 from tests.acceptance.http_calls import Http, ok
 from tests.acceptance.outbox.relay_runs import WatchedService, relaying, until_sent, waiting
@@ -62,19 +63,44 @@ async def test_another_relay_takes_over_when_the_one_that_works_is_killed(
         assert ok(await http.get(http.job_path(job_id)))["state"] == "ready"
 
 
-async def test_a_relay_outlasts_a_crash_of_its_database(shared_service: ServiceProcess, http: Http) -> None:
+async def test_the_server_notes_in_seconds_that_the_machine_of_a_relay_has_gone(outbox_url: str) -> None:
+    asked = "SELECT current_setting(name)::integer FROM unnest(%s::text[]) AS name"
+    names = ["tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count", "tcp_user_timeout"]
+    async with open_outbox(outbox_url) as outbox:
+        found = await (await outbox._connection.execute(asked, [names])).fetchall()
+    [(idle_s,), (interval_s,), (count,), (unanswered_ms,)] = found
+    assert 0 < idle_s + interval_s * count < 15
+    assert 0 < unanswered_ms < 15_000
+
+
+async def test_a_relay_outlasts_a_crash_of_its_database_and_leaves_a_standby_alone(
+    shared_service: ServiceProcess, outbox_url: str, database: psycopg.Connection, http: Http
+) -> None:
     with PostgresServer() as server:
-        url = server.database(schema_sql())
+        name = outbox_url.rpartition("/")[2]
+        with psycopg.connect(server.url(), autocommit=True) as admin:
+            admin.execute(f"CREATE DATABASE {name}")
+        url = server.url(name)
+        with psycopg.connect(url) as first:
+            first.execute(schema_sql())
         async with relaying(url, shared_service.url):
-            with psycopg.connect(url, autocommit=True) as database:
-                database.execute(PUT, (http.topic, "before"))
-                await until_sent(database)
+            with psycopg.connect(url, autocommit=True) as first:
+                first.execute(PUT, (http.topic, "before"))
+                await until_sent(first)
             await asyncio.to_thread(server.kill)
             await asyncio.to_thread(server.start)
-            with psycopg.connect(url, autocommit=True) as database:
-                database.execute(PUT, (http.topic, "after"))
-                await until_sent(database)
-    for job_id in ("before", "after"):
+            with psycopg.connect(url, autocommit=True) as first:
+                first.execute(PUT, (http.topic, "after"))
+                await until_sent(first)
+
+        await asyncio.to_thread(server.stop)
+        (server.folder / "data" / "standby.signal").touch()
+        await asyncio.to_thread(server.start)
+        database.execute(PUT, (http.topic, "by-the-primary"))
+        both = url.replace(f"/{name}", f",{outbox_url.rpartition('@')[2]}")
+        async with relaying(both, shared_service.url):
+            await until_sent(database)
+    for job_id in ("before", "after", "by-the-primary"):
         assert ok(await http.get(http.job_path(job_id)))["state"] == "ready"
 
 

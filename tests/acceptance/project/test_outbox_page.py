@@ -109,6 +109,8 @@ async def test_the_sql_of_the_page_puts_and_cancels(service: ServiceForTests, da
             connection.execute(paid)
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 connection.execute("SELECT FROM deferd.outbox")
+            status = await asyncio.to_thread(run_in_process, "outbox", "status", as_role("shop", url))
+            assert "permission denied for table version. docs/outbox.md#permissions" in status.stderr
             await until_sent(database)
             for topic in ("orders.close", "mail"):
                 assert [job.id async for job in client.jobs(topic)] == []

@@ -31,7 +31,8 @@ class Relay:
 
     def __init__(self, name: str, folder: Path, database_url: str, url: str) -> None:
         self.name = name
-        self._folder = folder
+        self._folder = folder / name  # its working directory, by which `orphans` finds it
+        self._folder.mkdir(exist_ok=True)
         self._log = folder / f"{name}.log"
         named_url = f"{database_url}?application_name={name}"
         self._command = [sys.executable, "-m", "deferd", "relay", named_url, "--url", url]

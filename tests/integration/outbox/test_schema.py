@@ -115,8 +115,12 @@ def test_a_commit_reads_no_other_rows(database: psycopg.Connection) -> None:
     database.execute("SELECT deferd.put('t') FROM generate_series(1, 10)")
     database.execute("VACUUM ANALYZE deferd.outbox")  # now it is known to be so small that it could be read as a whole
     with database.transaction():
+        database.execute("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
         database.execute("SELECT deferd.put('t') FROM generate_series(1, 10)")
         database.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        assert (
+            database.execute("SELECT relation::regclass, page FROM pg_locks WHERE mode = 'SIReadLock'").fetchall() == []
+        )
         scans = database.execute(
             "SELECT seq_scan FROM pg_stat_xact_user_tables WHERE relid = 'deferd.outbox'::regclass"
         )
@@ -159,8 +163,11 @@ def test_a_role_that_may_use_the_schema_can_do_nothing_but_call_its_functions(
         with database.transaction():
             database.execute(f"SET LOCAL ROLE {role}")
             database.execute("SET LOCAL search_path = pg_temp")
+            database.execute("SET LOCAL standard_conforming_strings = off")
             database.execute("CREATE TEMP TABLE outbox (position bigint)")
-            database.execute("SELECT deferd.put('t', id => 'a', tags => array['b']), deferd.cancel('t', 'c')")
+            database.execute(
+                "SELECT deferd.put('t', id => 'a', tags => array['b'], priority => 5), deferd.cancel('t', 'c')"
+            )
             database.execute("SELECT deferd.reschedule('t', 'd', fields => '{}'), deferd.cancel_tag('e')")
         assert [verb for verb, *_ in rows(database)] == ["put", "cancel", "reschedule", "cancel_tag"]
         for statement in ("SELECT FROM deferd.outbox", "DELETE FROM deferd.outbox", "SELECT deferd.refuse('a', 'b')"):
@@ -169,6 +176,29 @@ def test_a_role_that_may_use_the_schema_can_do_nothing_but_call_its_functions(
             database.execute("ROLLBACK")
     finally:
         database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_who_owns_the_schema_can_make_the_outbox_again_and_needs_no_other_right(postgres: PostgresServer) -> None:
+    url = postgres.database()
+    role = f"owner_in_{url.rpartition('/')[2]}"
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute(f"CREATE ROLE {role}; CREATE SCHEMA deferd AUTHORIZATION {role}; SET ROLE {role}")
+        admin.execute(schema_sql())
+        admin.execute(schema_sql())
+        assert admin.execute("SELECT deferd.put('t', id => 'a')").fetchone() == ("a",)
+        admin.execute(f"RESET ROLE; DROP OWNED BY {role}; DROP ROLE {role}")
+    postgres.drop(url)
+
+
+def test_a_database_whose_texts_may_be_in_no_encoding_is_refused(postgres: PostgresServer) -> None:
+    with psycopg.connect(postgres.url(), autocommit=True) as admin:
+        admin.execute("CREATE DATABASE of_bytes ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
+    with (
+        psycopg.connect(postgres.url("of_bytes")) as database,
+        pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="has the encoding SQL_ASCII"),
+    ):
+        database.execute(schema_sql())
+    postgres.drop(postgres.url("of_bytes"))
 
 
 def test_the_schema_can_be_made_again_and_keeps_its_rows(database: psycopg.Connection) -> None:

@@ -35,7 +35,7 @@ _COLUMNS: Final = (
 
 
 @command_group(
-    "deferd outbox init postgresql://shop@localhost/shop",
+    "deferd outbox init postgresql://owner@localhost/shop",
     "deferd outbox status",
     "deferd outbox refused --topic orders.close --retry",
     name="outbox",
@@ -45,7 +45,7 @@ def outbox() -> None:
 
 
 @command(
-    "deferd outbox init postgresql://shop@localhost/shop",
+    "deferd outbox init postgresql://owner@localhost/shop",
     "deferd outbox init --print > migrations/0042_deferd.sql",
     group=outbox,
 )
@@ -71,7 +71,9 @@ def init(url: str | None, only_print: bool) -> int:
     return exit_codes.DONE
 
 
-@command("deferd outbox status postgresql://shop@localhost/shop", "deferd outbox status --json | jq .lag", group=outbox)
+@command(
+    "deferd outbox status postgresql://relay@localhost/shop", "deferd outbox status --json | jq .lag", group=outbox
+)
 @json_option("print JSON")
 @url_argument
 def status(url: str | None, as_json: bool) -> int:
@@ -116,7 +118,7 @@ def status(url: str | None, as_json: bool) -> int:
 
 
 @command(
-    "deferd outbox refused postgresql://shop@localhost/shop",
+    "deferd outbox refused postgresql://relay@localhost/shop",
     "deferd outbox refused --json | jq -r '[.position, .problem.detail] | @tsv'",
     "deferd outbox refused 1042 1043 --retry",
     "deferd outbox refused --topic orders.close --drop",
@@ -168,10 +170,10 @@ def _positions(words: tuple[str, ...]) -> tuple[str | None, list[int]]:
     if words and not words[0].isdecimal():
         url, *rest = words
         words = tuple(rest)
-    try:
-        return url, [int(word) for word in words]
-    except ValueError as error:
-        raise UsageError(f"POSITION: {error}") from None
+    for word in words:
+        if not word.isdecimal():
+            raise UsageError(f"POSITION must be a whole number, as `deferd outbox refused` lists it (it is {word!r})")
+    return url, [int(word) for word in words]
 
 
 def _list(connection: psycopg.Connection, selected: Selected, most: int | None, *, as_json: bool) -> int:
@@ -191,7 +193,8 @@ def _list(connection: psycopg.Connection, selected: Selected, most: int | None, 
 
 def _cells(row: RefusedRow) -> tuple[str, ...]:
     problem = str(row.problem.get("detail") or row.problem.get("title") or output.cell(row.problem))
-    return (str(row.position), row.verb, row.topic or "-", row.id or "-", output.from_now(row.refused_at), problem)
+    name = row.id or f"tag {row.fields['tag']}"
+    return (str(row.position), row.verb, row.topic or "-", name, output.from_now(row.refused_at), problem)
 
 
 def _act(

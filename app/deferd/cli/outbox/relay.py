@@ -23,8 +23,8 @@ def _name(text: str) -> str:
 
 
 @command(
-    "deferd relay postgresql://shop@localhost/shop --url http://deferd:8000",
-    "DEFERD_OUTBOX_URL=postgresql://shop:PASSWORD@db/shop deferd relay --log-format json",
+    "deferd relay postgresql://relay@localhost/shop --url http://deferd:8000",
+    "DEFERD_OUTBOX_URL=postgresql://relay:PASSWORD@db/shop deferd relay --log-format json",
 )
 @url_argument
 @click.option("--name", type=_name, metavar="NAME", help="its name in the console; default host name and process id")
