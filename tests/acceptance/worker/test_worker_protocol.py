@@ -22,7 +22,7 @@ from tests.go_toolchain import go
 from tests.programs import require_program
 from tests.waiting import until
 
-pytestmark = pytest.mark.slow(seconds=10)
+pytestmark = pytest.mark.slow(seconds=3)
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "workers"
 BUILD_S = 280.0
@@ -148,6 +148,18 @@ async def test_a_stop_returns_the_job_whose_handler_exceeds_its_grace(
     assert any("cancelled a" in line for line in worker.lines)
 
 
+async def test_a_pop_whose_response_was_lost_returns_the_same_job(
+    client: AsyncClient, topic: str, start: Start, proxy: LossyProxy
+) -> None:
+    proxy.lose_responses()
+    await client.put(topic, {"do": "ok"}, id="a", ttr=600, retain=60)
+    with start(proxy.url) as worker:
+        assert (await in_state(client, topic, "a", "finished")).attempts == 1
+        await stopped(worker)
+
+
+# The Python worker waits for such a response for half a second only, then leaves the job to the end of its lease.
+@pytest.mark.parametrize("command", [name for name in LANGUAGES if name != "python"], indirect=True)
 async def test_a_stop_gives_back_the_job_of_a_pop_without_a_response(
     client: AsyncClient, topic: str, start: Start, proxy: LossyProxy
 ) -> None:
