@@ -51,7 +51,7 @@ PRINTED = {
     "http-operators": ['"code":"not_due"', '"kind":"redrive"'],
     "http-producers": ['"was":"delayed"', '"status":200'],
     "index": ['"was":"delayed"'],
-    "other-languages": ['"last_error":"no such image"', '"state":"finished"'],
+    "other-languages": ['"attempts":1', '"state":"finished"'],
     "readme": ['"was":"delayed"', '"state":"finished"'],
     "ten-calls": ['"was":"delayed"', '"state":"finished"'],
     "windows": ['"asked_for":"2030-01-30T23:00:00.000Z"', '"deleted":true'],
