@@ -19,7 +19,13 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from deferd.contract.durations import parse_duration
 from deferd.contract.flag_fields import accepted_numbers, flag, number, plain, quoted, whole_number
-from deferd.contract.limits import BODY_DEFAULT_BYTES, HEAD_DEFAULT_BYTES, TEN_YEARS_S, UNSENT_DEFAULT_BYTES
+from deferd.contract.limits import (
+    BODY_DEFAULT_BYTES,
+    BODY_MAX_BYTES,
+    HEAD_DEFAULT_BYTES,
+    TEN_YEARS_S,
+    UNSENT_DEFAULT_BYTES,
+)
 from deferd.contract.push_targets import AllowedTargets
 
 __all__ = [
@@ -197,7 +203,7 @@ class Settings(BaseSettings):
     replication_timeout: float = _seconds(
         5.0, 0.1, 60.0, "How long to wait for the replicas that a put asks for", "After that the response is 503."
     )
-    max_body_bytes: int = whole_number(BODY_DEFAULT_BYTES, 1024, 64 * 1024 * 1024, "Largest request body, in bytes")
+    max_body_bytes: int = whole_number(BODY_DEFAULT_BYTES, 1024, BODY_MAX_BYTES, "Largest request body, in bytes")
     max_head_bytes: int = whole_number(
         HEAD_DEFAULT_BYTES,
         1024,

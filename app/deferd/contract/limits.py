@@ -126,6 +126,8 @@ SNOOZE_MIN_S = 0.1
 RECEIPT_MAX = 64
 CURSOR_MAX = 1000
 BODY_DEFAULT_BYTES = 1024 * 1024
+BODY_MAX_BYTES = 64 * 1024 * 1024
+"""Of a request: the largest setting, so no service takes a larger body of a job."""
 JSON_DEPTH_MAX = 200
 """Of a request: where the parsers of the service and of the client stop."""
 VALUE_DEPTH_MAX = 190

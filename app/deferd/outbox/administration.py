@@ -69,9 +69,14 @@ def check_url(url: str) -> None:
     if not url.startswith(("postgresql://", "postgres://")):
         raise ValueError("must begin with postgresql://")
     try:
-        conninfo_to_dict(url)
+        found = conninfo_to_dict(url)
     except psycopg.ProgrammingError:  # whose text may have the password
         raise ValueError("is not a URL that PostgreSQL accepts") from None
+    ports = str(found.get("port") or "0").replace(",", "")
+    if "@" in str(found.get("host", ""))[1:] or not ports.isdecimal():  # its errors would have a part of the password
+        raise ValueError(
+            "has characters in its user or password that must be written as %40 for @, %2F for /, %3A for :"
+        )
 
 
 @contextmanager

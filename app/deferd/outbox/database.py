@@ -96,18 +96,24 @@ on conflict (position) do nothing
 """
 _DROP_TAGGED = """
 with held as (
-    select position from deferd.outbox as put
-    where position < %(before)s and verb = 'put' and topic = any (%(topics)s::text[]) and fields -> 'tags' ? %(tag)s
-        and not exists (
-            select from deferd.outbox as later
-            where later.verb = 'reschedule' and later.topic = put.topic and later.id = put.id and later.fields ? 'tags'
-                and later.position between put.position and %(before)s
-        )
+    select position, is_replacing from (
+        select position, is_tagged, is_replacing,
+            bool_or(not is_tagged) over (partition by topic, id order by position desc) as is_tagged_otherwise
+        from (
+            select position, topic, id, fields ->> 'on_conflict' = 'replace' as is_replacing,
+                verb = 'put' and fields -> 'tags' ? %(tag)s as is_tagged,
+                verb = 'reschedule' and fields ? 'tags' as is_tagging
+            from deferd.outbox
+            where position < %(before)s and topic = any (%(topics)s::text[])
+        ) as row
+        where is_tagged or is_tagging
+    ) as row
+    where is_tagged and not is_tagged_otherwise
 ), gone as (
-    delete from deferd.outbox where position in (select * from held) and fields ->> 'on_conflict' <> 'replace'
+    delete from deferd.outbox where position in (select position from held where not is_replacing)
 )
 update deferd.outbox set verb = 'cancel', fields = jsonb_build_object('if_reserved', %(if_reserved)s::text)
-where position in (select * from held) and fields ->> 'on_conflict' = 'replace'
+where position in (select position from held where is_replacing)
 """
 _STATUS = """
 select
@@ -341,9 +347,9 @@ async def open_outbox(url: str) -> AsyncIterator[OutboxDatabase]:
         OutboxMissing: it has no outbox, or one of a later release.
         psycopg.Error, TimeoutError: it cannot be reached, or it refuses.
     """
-    given = _CONNECTION | conninfo_to_dict(url)
+    given = _CONNECTION | conninfo_to_dict(url) | {"client_encoding": "UTF8", "autocommit": True}
     async with asyncio.timeout(2 * _CONNECT_S):
-        connection = await psycopg.AsyncConnection.connect(**given, client_encoding="UTF8", autocommit=True)
+        connection = await psycopg.AsyncConnection.connect(**given)
     try:
         async with asyncio.timeout(STATEMENT_S):
             await connection.execute(_SETTINGS, (f"{STATEMENT_S:.0f}s",))

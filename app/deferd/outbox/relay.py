@@ -243,9 +243,12 @@ class Relay:
     # What became of rows
 
     async def _before_call(self) -> None:
-        """Make sure that this relay still has the lock. Raises psycopg.Error or TimeoutError if it may not have it."""
+        """Make sure that this relay still has the lock. Raises psycopg.Error or TimeoutError if it may not have it.
+
+        A statement that took too long proves nothing: this process, or its machine, may have stood still meanwhile.
+        """
         await self._report_if_due()
-        if monotonic_s() >= self._database.confirmed_s + CONFIRMED_S:
+        while monotonic_s() >= self._database.confirmed_s + CONFIRMED_S:
             await self._record()
 
     async def _drop_tagged(self, topics: Sequence[str], tag: str, if_reserved: str, before: int) -> None:

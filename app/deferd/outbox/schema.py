@@ -94,6 +94,7 @@ def schema_sql() -> str:
         "check_topic": f"    checked := deferd.check_name('topic', topic, {_shape(limits.TOPIC_PATTERN)});",
         "check_id": f"    checked := deferd.check_name('id', id, {_shape(limits.ID_PATTERN)});",
         "depth": str(limits.VALUE_DEPTH_MAX),
+        "body_bytes": str(limits.BODY_MAX_BYTES),
         "float_max": repr(sys.float_info.max),
         "delay_max": str(limits.DELAY_MAX_S),
         "checks_of_objects": "\n\n".join(_function(name, schema) for name, schema in _DEFINITIONS.items()),

@@ -37,7 +37,7 @@ $block$;
 create sequence if not exists deferd.outbox_position;
 create table if not exists deferd.outbox (
     position bigint primary key default pg_catalog.nextval('deferd.outbox_position'),
-    verb text not null,
+    verb text not null check (verb in ({verbs})),
     topic text,
     id text,
     fields jsonb not null,
@@ -325,9 +325,13 @@ $body$;
 
 create or replace function deferd.check_body(body jsonb) returns boolean
 language plpgsql as $body$
+declare
+    bytes integer := octet_length(body::text);
 begin
-    if octet_length(body::text) < 300 then -- too short for what is refused here
+    if bytes < 300 then -- too short for what is refused here
         return true;
+    elsif bytes > {body_bytes} then -- no service would take it, and a relay would need a multiple of it as memory
+        perform deferd.refuse('body', 'must have at most {body_bytes} bytes as JSON, has ' || bytes);
     elsif jsonb_path_exists(body, 'strict $.**{{depth}} ? (@.type() == "object" || @.type() == "array")') then
         perform deferd.refuse('body', 'is nested deeper than {depth} levels');
     elsif jsonb_path_exists(body, 'strict $.** ? (@.type() == "number" && @.abs() > {float_max})') then
@@ -455,7 +459,7 @@ begin
     if fields is not null then
         checked := deferd.check_fields(fields);
         for name in select key from jsonb_object_keys(fields) as key where key <> all ({reschedule_names}) limit 1 loop
-            perform deferd.refuse(name, 'is not an option that `fields` takes here');
+            perform deferd.refuse(name, 'is not an option that `fields` takes');
         end loop;
     end if;
 {reschedule_options}

@@ -236,9 +236,8 @@ class RowSender:
         await self._send_waves(segment)
         if self._refusals > 1:
             facts = {"rows": self._refusals}
-            LOG.warning(
-                "the service refused %d more rows, see `deferd outbox refused`", self._refusals - 1, extra=facts
-            )
+            text = "the service refused %d rows of these %d, see `deferd outbox refused`"
+            LOG.warning(text, self._refusals, len(rows), extra=facts)
         return self._settled == len(rows)
 
     async def _send_waves(self, rows: Sequence[OutboxRow]) -> None:
@@ -437,7 +436,7 @@ def _waves(rows: Sequence[OutboxRow]) -> list[list[OutboxRow]]:
 
 
 def _named(row: OutboxRow) -> str:
-    return row.verb if row.id is None else f"{row.verb} of {row.topic}/{row.id}"
+    return f"{row.verb} of {json.loads(row.fields)['tag'] if row.id is None else f'{row.topic}/{row.id}'}"
 
 
 def _facts(row: OutboxRow, **more: Any) -> dict[str, Any]:

@@ -115,6 +115,15 @@ async def test_a_relay_reports_with_the_scope_put_and_is_listed(service: Service
     for name, value in (("lag_seconds", 0.25), ("rows", 12.0), ("refused_rows", 1.0)):
         assert f'deferd_outbox_{name}{{database="db:5432/shop"}} {value}' in metrics
     assert (await call(service, "GET", "/relays", token=keys.tokens["few"])).status == 403
+    await call(service, "PUT", "/relays/shop-2:8", report | {"working": True, "refused": 4321}, token=put)
+    await call(service, "PUT", path, report | {"working": True}, token=put)
+    shown = Shell(service.url).run("system", DEFERD_KEY=read).stdout
+    assert "shop-2:8 silent for db:5432/shop since 20" in shown
+    async with httpx.AsyncClient(base_url=service.url) as browser:
+        await browser.post("/console/login", data={"key": read}, headers={"Sec-Fetch-Site": "same-origin"})
+        page = (await browser.get("/console/system")).text
+    assert "shop-2:8" in page
+    assert "4,321" not in page
     wrong = {"lag": -1, "rows": 0.5, "refused": True, "working": 1, "database": "a\nb", "password": "x"}
     refused = (await call(service, "PUT", path, wrong, token=put)).json()
     assert sorted(error["field"] for error in refused["errors"]) == sorted(f"body.{name}" for name in wrong)

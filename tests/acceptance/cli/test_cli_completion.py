@@ -34,7 +34,7 @@ def completed(*words: str, url: str = AWAY) -> set[str]:
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        (["re"], {"release", "redrive", "reschedule", "restore", "resume"}),
+        (["re"], {"relay", "release", "redrive", "reschedule", "restore", "resume"}),
         (["put", "orders", "--de"], {"--delay", "--deadline", "--dead-retain"}),
         (["jobs", "orders", "--state", "de"], {"delayed", "dead"}),
         (["put", "orders", "--on-conflict", ""], {"reject", "keep", "replace", "append"}),

@@ -110,10 +110,15 @@ def test_refused_rows_are_listed_in_their_order(outbox_url: str) -> None:
     assert positions(outbox_url, "--limit", "3") == [1, 2, 3]
     assert positions(outbox_url, "4", "1", "9") == [1, 4]
     assert positions(outbox_url, outbox_url, "4") == [4]
-    [head, first, *_] = run(outbox_url, "refused").splitlines()
+    with psycopg.connect(outbox_url) as database:
+        database.execute(
+            "UPDATE deferd.refused SET verb = 'cancel_tag', id = NULL, fields = '{\"tag\": \"x\"}' WHERE topic IS NULL"
+        )
+    [head, first, _, of_tag, _] = run(outbox_url, "refused").splitlines()
     assert head.split() == ["POSITION", "CALL", "TOPIC", "ID", "REFUSED", "PROBLEM"]
     assert first.split()[:4] == ["1", "put", "b", "i1"]
     assert first.endswith("too large")
+    assert of_tag.split()[:5] == ["3", "cancel_tag", "-", "tag", "x"]
 
 
 def test_retried_rows_wait_for_the_relay_again(outbox_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

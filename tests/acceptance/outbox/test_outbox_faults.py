@@ -12,7 +12,6 @@ from tests.faults.outbox.run import report, run
 
 SEED = 20_264
 KINDS = (
-    FaultKind.KILL_BEFORE_DELETE,
     FaultKind.DEPOSE_FROZEN_RELAY,
     FaultKind.CRASH_DATABASE,
     FaultKind.KILL_SERVICE,
@@ -21,7 +20,7 @@ KINDS = (
 )
 
 
-@pytest.mark.slow(seconds=35)
+@pytest.mark.slow(seconds=30)
 def test_committed_calls_take_effect_once_whichever_process_fails(tmp_path: Path) -> None:
     seed = int(os.environ.get("DEFERD_FAULTS_SEED") or SEED)
     outcome = run(tmp_path, seed, len(KINDS), kinds=KINDS)

@@ -17,6 +17,7 @@ from deferd.contract.errors import DeferdError, Unauthorized
 from deferd.outbox import database as outbox_database
 from deferd.outbox import relay, sending
 from deferd.outbox.administration import Selected, connected_to_outbox, refused_rows, retry_refused
+from deferd.outbox.database import OutboxDatabase, open_outbox
 from deferd.outbox.relay import Relay
 from deferd.outbox.sending import Reply
 from tests.acceptance.client.lossy_proxy import lossy_proxy
@@ -196,7 +197,7 @@ async def test_a_role_with_the_documented_rights_can_relay_and_retry_whatever_it
     [grants] = re.findall(r"```sql\n(CREATE ROLE relay .*?)```", OUTBOX_PAGE.read_text(), re.DOTALL)
     role = f"relay_of_{database.info.dbname}"
     database.execute(re.sub(r"\brelay\b", role, grants))
-    url = outbox_url.replace("postgres@", f"{role}@")
+    url = outbox_url.replace("postgres@", f"{role}@") + "?client_encoding=LATIN1"
     database.execute(f"ALTER ROLE {role} SET default_transaction_isolation = 'serializable'")
     database.execute(f"ALTER ROLE {role} SET datestyle = 'German'")
     try:
@@ -302,6 +303,35 @@ async def test_a_cancel_by_tag_cancels_what_was_put_before_it_and_nothing_else(
     assert await job_ids(http) == ["e", "f", "no-longer-tagged"]
     assert not any(b"never-sent" in (one.body or b"") for one in service.requests)
     assert service.sent().count(("POST", "/jobs/cancel")) >= 3, "it was repeated until it was complete"
+
+
+async def test_a_cancel_by_tag_overtakes_many_rows_of_a_full_topic_in_little_time(
+    outbox_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox_database, "STATEMENT_S", 2.0)
+    database.execute("VACUUM ANALYZE deferd.outbox")  # the plan is made for a table that was empty
+    rows = "SELECT %s, 't', 'j' || i, %s::jsonb FROM generate_series(%s::integer, %s::integer) i"
+    insert = f"INSERT INTO deferd.outbox (verb, topic, id, fields) {rows}"
+    put, tagging = '{"tags": ["a", "b"], "on_conflict": "%s"}', '{"tags": []}'
+    with database.transaction():
+        database.execute("ALTER TABLE deferd.outbox DISABLE TRIGGER at_commit")
+        for values in (
+            ("reschedule", tagging, 1, 1000),  # of an earlier job
+            ("put", put % "keep", 1, 10_000),
+            ("put", put % "replace", 10_001, 10_002),
+            ("reschedule", tagging, 9001, 10_001),
+        ):
+            database.execute(insert, values)
+        last = database.execute("SELECT max(position) FROM deferd.outbox").fetchone()
+        database.execute(insert, ("put", put % "keep", 20_000, 20_000))
+    async with open_outbox(outbox_url) as outbox:
+        await outbox.drop_tagged(["t", "u"], "b", "refuse", (last or [0])[0] + 1)
+
+    found = database.execute(
+        "SELECT verb, id FROM deferd.outbox WHERE verb <> 'reschedule' ORDER BY position"
+    ).fetchall()
+    assert found[:1000] == [("put", f"j{number}") for number in range(9001, 10_001)]
+    assert found[1000:] == [("put", "j10001"), ("cancel", "j10002"), ("put", "j20000")]
 
 
 async def test_many_rows_are_sent_in_their_order(
@@ -512,10 +542,18 @@ async def test_a_relay_that_is_killed_before_it_deletes_rows_leaves_no_cancelled
     assert await job_ids(http) == []
 
 
+@pytest.mark.parametrize("is_late", [False, True], ids=["before a proof", "while a proof is late"])
 async def test_nothing_is_sent_by_a_relay_that_may_have_lost_its_lock(
-    shared_service: ServiceProcess, outbox_url: str, database: Database, http: Http, monkeypatch: pytest.MonkeyPatch
+    shared_service: ServiceProcess,
+    outbox_url: str,
+    database: Database,
+    http: Http,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_late: bool,
 ) -> None:
-    monkeypatch.setattr(relay, "CONFIRMED_S", 0)
+    monkeypatch.setattr(relay, "CONFIRMED_S", 0.02)
+    age = "SELECT pg_sleep(0.03)"  # until what was shown before is too old
     reconnected: list[bool] = []
     first = 0
 
@@ -524,10 +562,23 @@ async def test_nothing_is_sent_by_a_relay_that_may_have_lost_its_lock(
         [pid] = database.execute(f"SELECT pid {OF_RELAYS}").fetchone() or [0]
         if not first:
             first = pid
-            database.execute(f"SELECT pg_terminate_backend(pid, 5000) {OF_RELAYS}")
+            if not is_late:
+                database.execute(f"SELECT pg_terminate_backend(pid, 5000) {OF_RELAYS}")
+            database.execute(age)
         else:
             reconnected.append(pid not in {0, first})
         return reply
+
+    async def settle(outbox: OutboxDatabase, *what: Any) -> None:
+        await settle_in_time(outbox, *what)
+        if is_late and first and not late:
+            late.append(True)
+            database.execute(f"SELECT pg_terminate_backend(pid, 5000) {OF_RELAYS}")
+            database.execute(age)
+
+    late: list[bool] = []
+    settle_in_time = OutboxDatabase.settle
+    monkeypatch.setattr(OutboxDatabase, "settle", settle)
 
     service = WatchedService(shared_service.url, break_connection)
     with database.transaction():

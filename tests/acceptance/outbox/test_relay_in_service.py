@@ -84,6 +84,8 @@ def test_databases_that_cannot_be_used_are_tried_again_and_stop_nothing(
     [
         (f"postgresql://a@b/c, mysql://a:{PASSWORD}@b/c", "number 2 must begin with postgresql://"),
         (f"postgresql://a:{PASSWORD}@b/c?no=1", "number 1 is not a URL that PostgreSQL accepts"),
+        (f"postgresql://a:@{PASSWORD}@b/c", "number 1 has characters in its user or password that must be written"),
+        (f"postgresql://a:{PASSWORD}/@b/c", "number 1 has characters in its user or password that must be written"),
     ],
 )
 def test_a_wrong_url_refuses_the_start(urls: str, reason: str, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ WRITERS = 6
 RECOVERY_S = 30.0
 """How soon after a fault a put that is committed then must be delivered."""
 DRAIN_S = 60.0
-_SLOW_COMMITS_S = [3 + number / 4 for number in range(8)]
+_SLOW_COMMITS_S = [2.5 + number / 4 for number in range(6)]
 """Before the first fault: so long that the relay has read rows behind theirs. It looks back from time to time."""
 _POP_COUNT = 100
 _AGAIN_S = 0.1

@@ -201,6 +201,11 @@ def test_a_database_whose_texts_may_be_in_no_encoding_is_refused(postgres: Postg
     postgres.drop(postgres.url("of_bytes"))
 
 
+def test_rows_that_a_relay_does_not_know_are_refused_whoever_writes_them(database: psycopg.Connection) -> None:
+    with pytest.raises(psycopg.errors.CheckViolation):
+        database.execute("INSERT INTO deferd.outbox (verb, topic, id, fields) VALUES ('PUT', 't', 'i', '{}')")
+
+
 def test_the_schema_can_be_made_again_and_keeps_its_rows(database: psycopg.Connection) -> None:
     database.execute("SELECT deferd.put('t', id => 'a')")
     database.execute("UPDATE deferd.version SET version = 0")

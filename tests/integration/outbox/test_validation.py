@@ -221,6 +221,10 @@ def test_sql_and_the_api_accept_the_same(database: psycopg.Connection, job: dict
         ("'t', fields => '{\"delay\": 1}'", "delay is not an option that `fields` takes"),
         ("'t', fields => '[]'", "fields must be a JSON object (it is [])"),
         (f"'t', headers => '{{\"ä\": \"{'x' * 4095}\"}}'", "headers must have at most 4096 bytes"),
+        (
+            f"'t', to_jsonb(repeat('x', {64 * 1024 * 1024 - 1}))",
+            "body must have at most 67108864 bytes as JSON, has 67108865",
+        ),
         (f"'t', '{'[' * 191 + ']' * 191}'", "body is nested deeper than 190 levels"),
         (f"'t', '[{'9' * 309}]'", "body has a number beyond 1.8e308, the maximum"),
     ],
@@ -241,10 +245,7 @@ def test_an_error_of_a_put_names_field_bound_and_value(
         ("reschedule('t', null)", "id is required"),
         ("reschedule('t', 'i', delay => '-1 s')", "delay must be at least 0 seconds (it is -00:00:01)"),
         ("reschedule('t', 'i', priority => 10)", "priority must be at most 9 (it is 10)"),
-        (
-            "reschedule('t', 'i', fields => '{\"unique_for\": 1}')",
-            "unique_for is not an option that `fields` takes here",
-        ),
+        ("reschedule('t', 'i', fields => '{\"unique_for\": 1}')", "unique_for is not an option that `fields` takes"),
         ("cancel('t', 'a/b')", "id must match "),
         ("cancel('t', 'i', if_reserved => 'keep')", "if_reserved must be 'cancel' or 'refuse' (it is \"keep\")"),
         ("cancel('t', 'i', follow_up => null)", "follow_up must be 'cancel' or 'keep' (it is null)"),

@@ -20,7 +20,6 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
-from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from deferd import Worker
 from deferd.cli.outbox.relay import relay
@@ -309,6 +308,8 @@ BUILTIN = [
 @pytest.mark.parametrize("version", list(SCHEMAS))
 @pytest.mark.parametrize("name", BUILTIN)
 def test_a_manifest_follows_the_schema_of_kubernetes(name: str, version: str) -> None:
+    from jsonschema import Draft202012Validator  # type: ignore[import-untyped] # noqa: PLC0415 (it takes a second)
+
     content = manifest(name)
     schema = SCHEMAS[version][content["kind"]] | {"$defs": SCHEMAS[version]}
 

@@ -84,6 +84,7 @@ def test_a_page_links_to_nothing_outside_of_the_site() -> None:
 
 
 @pytest.mark.gate
+@pytest.mark.slow
 def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
     mkdocs = Path(sysconfig.get_path("scripts")) / "mkdocs"
     ran = subprocess.run(

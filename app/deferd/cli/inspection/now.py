@@ -105,6 +105,8 @@ def system(client: Client, as_json: bool) -> None:
 
 
 def _relay(relay: Relay) -> str:
+    if relay.state == "silent":  # its figures are old
+        return f"{relay.name} silent for {relay.database} since {relay.seen_at}"
     lag = f", {output.span(relay.lag)} behind" if relay.lag else ""
     refused = f", {relay.refused:,} refused" if relay.refused else ""
     return f"{relay.name} {relay.state} for {relay.database}: {output.count(relay.rows, 'row')}{lag}{refused}"

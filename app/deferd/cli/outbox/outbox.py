@@ -193,7 +193,8 @@ def _list(connection: psycopg.Connection, selected: Selected, most: int | None, 
 
 def _cells(row: RefusedRow) -> tuple[str, ...]:
     problem = str(row.problem.get("detail") or row.problem.get("title") or output.cell(row.problem))
-    return (str(row.position), row.verb, row.topic or "-", row.id or "-", output.from_now(row.refused_at), problem)
+    name = row.id or f"tag {row.fields['tag']}"
+    return (str(row.position), row.verb, row.topic or "-", name, output.from_now(row.refused_at), problem)
 
 
 def _act(
