@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from deferd import AsyncClient
+from deferd.store.data_dir import DataDirectory
 from deferd.testing import ServiceForTests, start_service
 from tests.acceptance.cli.damaged_store import BreakableService, breakable_service
 from tests.acceptance.http_calls import NO_TLS, Http, Json
@@ -25,6 +26,15 @@ PUSH_ALLOW = ("--push-allow", "127.0.0.1:*,localhost:*,https://*.example.com")
 def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     with running_service(data_dir=tmp_path_factory.mktemp("deferd")) as service:
         yield service
+
+
+@pytest.fixture(scope="module")
+def forgotten_relays(shared_service: ServiceProcess) -> Iterator[None]:
+    """The shared service knows no relay after the module. For a day it would tell later tests that none works."""
+    yield
+    with redis.Redis(unix_socket_path=str(DataDirectory(shared_service.data_dir).socket)) as store:
+        for key in store.scan_iter("deferd:*:relays"):
+            store.delete(key)
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from tests.acceptance.service_process import ServiceProcess
 from tests.drawn_input import FACTOR, counted
 from tests.openapi_document import fields_that_may_be_null, openapi_document
 
-pytestmark = pytest.mark.slow(seconds=30)
+pytestmark = [pytest.mark.slow(seconds=30), pytest.mark.usefixtures("forgotten_relays")]
 
 EXAMPLES_PER_OPERATION = 5
 """Besides those at the bounds of each field, of which there are a hundred on average."""

@@ -29,7 +29,7 @@ from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess
 from tests.drawn_input import FACTOR
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forgotten_relays")]
 
 METHODS = ("get", "post", "put", "patch", "delete")
 OF_A_DELIVERY = ("finish_job", "release_job", "touch_job", "bury_job")

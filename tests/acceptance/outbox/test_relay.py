@@ -26,6 +26,8 @@ from tests.acceptance.outbox.relay_runs import Database, WatchedService, refused
 from tests.acceptance.service_process import ServiceProcess
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("forgotten_relays")
+
 PUT = "SELECT deferd.put(%s, to_jsonb(%s::text), id => %s)"
 CANCEL = "SELECT deferd.cancel(%s, %s)"
 OF_RELAYS = "FROM pg_stat_activity WHERE application_name = 'deferd relay'"

@@ -20,6 +20,8 @@ from tests.ports import free_port
 from tests.postgresql import PostgresServer
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("forgotten_relays")
+
 PUT = "SELECT deferd.put(%s, id => %s)"
 
 
