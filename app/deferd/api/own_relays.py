@@ -19,7 +19,6 @@ from deferd.api.dispatch import RequestHandler
 from deferd.api.incoming_request import IncomingRequest
 from deferd.client.http1 import HttpResponse
 from deferd.client.requests import ApiRequest
-from deferd.client.transport import Transport
 from deferd.contract.errors import PayloadTooLarge
 from deferd.engine.scripts import request_ending_at
 from deferd.outbox.relay import Relay
@@ -64,22 +63,13 @@ class OwnRelays:
         name = default_name() if number == 1 else f"{default_name()}.{number}"
         while not self._stop.is_set():
             try:
-                service = _OwnService(_OwnTransport(self._handler, self._max_body_bytes))
+                service = Service(("this service",), _OwnTransport(self._handler, self._max_body_bytes))
                 await Relay(url, service, name=name).run(self._stop)
             except Exception:  # noqa: BLE001 (jobs of others do not depend on this)
                 _LOG.exception("relay %s has failed, and begins again in %g s", name, _AGAIN_S, extra={"relay": name})
                 stopped = asyncio.create_task(self._stop.wait())
                 await asyncio.wait({stopped}, timeout=_AGAIN_S)
                 await cancel_and_wait([stopped])
-
-
-class _OwnService(Service):
-    """This service, as a relay calls it."""
-
-    def __init__(self, transport: Transport) -> None:
-        self.urls = ("this service",)
-        self._transport = transport
-        self._current = 0
 
 
 class _OwnTransport:

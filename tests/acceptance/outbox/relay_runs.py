@@ -13,7 +13,7 @@ import psycopg
 from deferd.client.requests import ApiRequest
 from deferd.contract.errors import Forbidden
 from deferd.outbox.relay import Relay
-from deferd.outbox.sending import Reply, Service
+from deferd.outbox.sending import HttpService, Reply, Service
 from tests.waiting import until
 
 Result = TypeVar("Result")
@@ -22,7 +22,7 @@ STOP_S = 10.0
 FORBIDDEN: Reply[Any] = Reply(None, Forbidden("no scope"), b'{"status": 403, "code": "forbidden"}')
 
 
-class WatchedService(Service):
+class WatchedService(HttpService):
     """Notes each request but reports; `after` gets it with its reply, and may return another one.
 
     `is_forbidden`: every call is, as with a key without the scopes.

@@ -33,7 +33,7 @@ def _name(text: str) -> str:
     type=values.duration,
     default="10m",
     metavar="DURATION",
-    help="how long a full topic may take no put before the rows for it are refused; default 10m",
+    help="how long rows wait for a topic that is full, until they are refused; default 10m",
 )
 @log_options
 @SETTINGS["url"].option("service_url")
@@ -55,7 +55,7 @@ def relay(
     outbox init`.
     """
     from deferd.outbox.relay import Relay
-    from deferd.outbox.sending import Service
+    from deferd.outbox.sending import HttpService
     from deferd.server import logs
 
     database_url = checked_url(url)
@@ -64,7 +64,7 @@ def relay(
     async def run() -> None:
         stop = asyncio.Event()
         StopSignals().on_stop = stop.set
-        service = Service(service_url, key=key, ca_file=ca_file)
+        service = HttpService(service_url, key=key, ca_file=ca_file)
         await Relay(database_url, service, name=name, full_for_s=full_for).run(stop)
 
     asyncio.run(run())
