@@ -186,7 +186,8 @@ def reschedule(connection: Blocking, topic: str, id: str, **changes: Unpack[Chan
 def reschedule(connection: Any, topic: str, id: str, **changes: Unpack[Changes]) -> Any:
     """Reschedule or change a job when the transaction of `connection` commits, with the arguments of `Client.change`.
 
-    A job that is reserved, dead, finished or gone by then stays as it is, and nobody is told: the relay counts it.
+    A job that is reserved, dead, finished or gone by then stays as it is, and nobody is told: the relay notes it in its
+    debug log.
 
     Raises:
         TypeError: an option is unknown, or `connection` is not of a driver that this knows.
