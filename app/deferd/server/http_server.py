@@ -8,7 +8,7 @@ import gc
 import logging
 import resource
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from email.utils import formatdate
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from deferd.server.http.connections import Connections, ServedConnection, Work
 from deferd.server.http.direct_path import DirectPath
 from deferd.server.http.protocol import FastPathProtocol
 from deferd.server.http.tls_handshake import TlsHandshake
+from deferd.server.port_closing import admit_no_more, last_connections
 from deferd.server.resp_connection import RespConnection
 from deferd.server.startup_errors import CannotServe, CertificateRefused
 from deferd.server.tracing import tracing
@@ -58,12 +59,13 @@ async def serve_application(
     resp_listener: socket.socket | None = None,
     shelf_socket: Path | None = None,
     runs_relays: bool = True,
+    owns_ports: bool = True,
 ) -> None:
     """Run the application on the socket until a stop signal has been handled.
 
     `resp_listener` is the socket for the Redis protocol, if that is to be served; `shelf_socket` is where the shelf is
-    called, if there is one. With `runs_relays` false another process runs the relays. Keys and certificate come from
-    `last_good` while their files are invalid.
+    called, if there is one. With `runs_relays` false another process runs the relays; with `owns_ports` false others
+    serve on the same sockets. Keys and certificate come from `last_good` while their files are invalid.
 
     Raises:
         CannotServe: the application does not start, or the certificate cannot be used.
@@ -77,7 +79,7 @@ async def serve_application(
             shelf_socket=shelf_socket,
             runs_relays=runs_relays,
         )
-        server = _HttpServer(application, settings, on_started, last_good)
+        server = _HttpServer(application, settings, on_started, last_good, owns_ports=owns_ports)
         signals.on_stop, signals.on_force = server.stop, server.force
         await server.serve_until_stopped(listener, resp_listener)
 
@@ -95,6 +97,8 @@ class _HttpServer(uvicorn.Server):
         settings: Settings,
         on_started: Callable[[], object],
         last_good: LastGoodCredentials,
+        *,
+        owns_ports: bool,
     ) -> None:
         try:
             self._certificate = certificate(settings, last_good.certificate)
@@ -123,8 +127,9 @@ class _HttpServer(uvicorn.Server):
         self._on_started = on_started
         self._stop_requested = asyncio.Event()
         self._resp_listener: socket.socket | None = None
-        self._listeners: list[socket.socket] = []
-        self._make_http: Callable[[], Any] = object
+        self._owns_ports = owns_ports
+        self._listeners: list[tuple[socket.socket, Callable[[], Any]]] = []
+        """Each with what makes the protocol of a connection."""
 
     async def serve_until_stopped(self, listener: socket.socket, resp_listener: socket.socket | None) -> None:
         """Serve; return when stopped."""
@@ -167,13 +172,15 @@ class _HttpServer(uvicorn.Server):
         """Start the application and accept connections."""
         await super().startup([])
         direct_path = DirectPath(self._application)
-        self._make_http = self._over_tls(partial(FastPathProtocol, self._application, self._connections, direct_path))
-        self._listeners = sockets or []
-        for listener in self._listeners:
-            self.servers.append(await _accept_on(listener, self._make_http))
+        make_http = self._over_tls(partial(FastPathProtocol, self._application, self._connections, direct_path))
+        self._listeners = [(listener, make_http) for listener in sockets or []]
         if self._resp_listener is not None:
             make_resp = self._over_tls(partial(RespConnection, RespApi(self._application), self._connections))
-            self.servers.append(await _accept_on(self._resp_listener, make_resp))
+            self._listeners.append((self._resp_listener, make_resp))
+        for listener, make_protocol in self._listeners:
+            self.servers.append(
+                await asyncio.get_running_loop().create_server(make_protocol, sock=listener, backlog=BACKLOG)
+            )
         # Objects made so far live as long as the process: keep the collector from traversing them under load.
         gc.collect()
         gc.freeze()
@@ -196,6 +203,8 @@ class _HttpServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Respond to waiting pops, give requests the drain timeout to finish, close the application."""
+        if self._owns_ports:
+            await admit_no_more(listener for listener, _ in self._listeners)
         self._connections.is_stopping = True
         # Not before the connections are told, so that the responses to waiting pops say `connection: close`.
         asyncio.get_running_loop().call_soon(self._application.state.drain)
@@ -208,33 +217,22 @@ class _HttpServer(uvicorn.Server):
 
     async def _end_idle_connections(self) -> None:
         """Accept no more connections, and let each client of an open one learn from its next response to leave it."""
-        listeners = [listener.dup() for listener in self._listeners]
+        # Duplicates, as closing a server closes its socket.
+        listeners = [(listener.dup(), make_protocol) for listener, make_protocol in self._listeners]
         for server in self.servers:
             server.close()
-        waiting = [connection for listener in listeners for connection in _waiting_on(listener)]
-        for connection in list(self._connections.connected):
-            connection.shutdown()
         loop = asyncio.get_running_loop()
-        connecting = [loop.connect_accepted_socket(self._make_http, connection) for connection in waiting]
+        connecting = [
+            loop.connect_accepted_socket(make_protocol, connection)
+            for listener, make_protocol in listeners
+            for connection in last_connections(listener)
+        ]
+        for connected in list(self._connections.connected):
+            connected.shutdown()
         await asyncio.gather(*connecting, return_exceptions=True)  # clients may have left meanwhile
         ends_s = loop.time() + self._connections.last_request_s - _UVICORN_PAUSE_S
         while self._connections.has_idle() and not self.force_exit and loop.time() < ends_s:  # noqa: ASYNC110 (no event per request)
             await asyncio.sleep(_IDLE_CHECK_S)
-
-
-async def _accept_on(listener: socket.socket, make_protocol: Callable[[], Any]) -> asyncio.Server:
-    return await asyncio.get_running_loop().create_server(make_protocol, sock=listener, backlog=BACKLOG)
-
-
-def _waiting_on(listener: socket.socket) -> Iterator[socket.socket]:
-    """Accept the connections that wait for that, and stop listening.
-
-    Closing the socket would reset them. Their clients may have sent a request, and could not know whether it had an
-    effect.
-    """
-    with listener, contextlib.suppress(OSError):  # none waits, or too many files are open
-        while True:
-            yield listener.accept()[0]
 
 
 def _allowed_connections(wanted: int) -> int:

@@ -114,6 +114,7 @@ async def _serve(
             resp_listener=listeners[1] if len(listeners) > 1 else None,
             shelf_socket=shelf_socket,
             runs_relays=runs_relays,
+            owns_ports=False,
         )
     except asyncio.CancelledError:
         if not signals.stopping:

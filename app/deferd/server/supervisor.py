@@ -26,6 +26,7 @@ from pydantic import SecretStr
 
 from deferd.server.credential_files import CredentialFiles, read_credentials
 from deferd.server.http_server import CLOSING_S
+from deferd.server.port_closing import admit_no_more
 from deferd.server.serve_context import ServeContext
 from deferd.server.server_process import SERVING
 from deferd.server.startup_errors import CannotServe
@@ -75,6 +76,7 @@ async def supervise(settings: Settings, context: ServeContext, signals: StopSign
             await asyncio.wait(tasks)
             # The processes close theirs when they begin to drain: from then on connections are refused, not left
             # waiting.
+            await admit_no_more(context.listeners)
             for listener in context.listeners:
                 listener.close()
             await _end(processes, settings.drain_idle_timeout + settings.drain_timeout)

@@ -107,7 +107,8 @@ def test_an_idle_connection_gets_one_more_response_and_then_the_service_ends(tmp
         assert time.monotonic() - began < 30  # it does not wait out the 60 s
 
 
-def test_no_connection_is_reset_when_the_service_stops(tmp_path: Path) -> None:
+@workers
+def test_no_connection_is_reset_when_the_service_stops(tmp_path: Path, workers: int) -> None:
     """A caller cannot know whether a request without a response had an effect, so a proxy does not repeat it."""
     statuses: list[bytes] = []
 
@@ -121,7 +122,8 @@ def test_no_connection_is_reset_when_the_service_stops(tmp_path: Path) -> None:
                 connection.sendall(request("POST", "/jobs", {"topic": "orders", "id": f"{caller}-{number}"}))
                 statuses.append(connection.recv(4096)[9:12])
 
-    with ServiceProcess(tmp_path, preloaded=True) as service, ThreadPoolExecutor(32) as pool:
+    flags = ("--workers", str(workers))
+    with ServiceProcess(tmp_path, *flags, preloaded=True) as service, ThreadPoolExecutor(32) as pool:
         callers = [pool.submit(call_until_refused, service.port, caller) for caller in range(32)]
         wait_until(lambda: len(statuses) > 200, START_S, "the callers call")
         service.process.send_signal(signal.SIGTERM)
@@ -129,6 +131,20 @@ def test_no_connection_is_reset_when_the_service_stops(tmp_path: Path) -> None:
             caller.result(START_S)
         assert service.process.wait(STOP_S) == 0
     assert set(statuses) == {b"201"}
+
+
+def test_first_requests_that_wait_for_their_turn_get_responses_when_the_service_stops(tmp_path: Path) -> None:
+    with ServiceProcess(tmp_path, preloaded=True) as service, contextlib.ExitStack() as stack:
+        connections = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", service.port), START_S)) for _ in range(900)
+        ]
+        service.process.send_signal(signal.SIGSTOP)  # so that all have come when it begins with the first
+        for number, connection in enumerate(connections):
+            connection.sendall(request("POST", "/jobs", {"topic": "orders", "id": f"{number}"}))
+        service.process.send_signal(signal.SIGTERM)
+        service.process.send_signal(signal.SIGCONT)
+        assert [connection.recv(4096)[9:12] for connection in connections] == [b"201"] * 900
+        assert service.process.wait(STOP_S) == 0
 
 
 @pytest.mark.slow

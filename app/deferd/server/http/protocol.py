@@ -568,7 +568,8 @@ class LimitedProtocol(asyncio.Protocol):
         An idle connection stays open for a while. A request that is on its way gets its response, which says that the
         connection closes. Closing at once would leave the client in doubt about its request.
         """
-        self._buffered = b""
+        if self._has_pending_responses() and not self._part:
+            self._buffered = b""  # otherwise it is of the request that is to be finished
         self._pipeline.clear()
         if self._in_progress is None:
             self._loop.call_later(self.limits.last_request_s, self._close_unless_used)
@@ -576,7 +577,7 @@ class LimitedProtocol(asyncio.Protocol):
             self._in_progress.keep_alive = False
 
     def _close_unless_used(self) -> None:
-        if not self._has_pending_responses():
+        if not (self._has_pending_responses() or self._buffered):
             self.transport.close()
 
 
