@@ -19,7 +19,7 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 def _each_once(outcomes: list[Outcome]) -> list[Outcome]:
     if len(set(outcomes)) < len(outcomes):
-        raise ValueError("names an outcome twice")
+        raise ValueError("must not repeat an outcome")
     return [outcome for outcome in OUTCOMES if outcome in outcomes]
 
 
@@ -34,6 +34,7 @@ class OnEnd(StrictModel):
     on: Annotated[list[Outcome], AfterValidator(_each_once)] | None = Field(
         default=None,
         min_length=1,
+        max_length=len(OUTCOMES),
         description="Which ends put it: `finished`, `dead`, `cancelled`. Default: all. A redrive, or the undo of a "
         "cancel, brings the job back, so that it may end once more.",
     )

@@ -17,7 +17,7 @@ from deferd.contract.model import PutJob
         ({"on": ["finished"]}, "topic", "required"),
         ({"topic": "a b"}, "topic", "match pattern"),
         ({"topic": "t", "on": []}, "on", "at least 1"),
-        ({"topic": "t", "on": ["dead", "dead"]}, "on", "names an outcome twice"),
+        ({"topic": "t", "on": ["dead", "dead"]}, "on", "must not repeat an outcome"),
         ({"topic": "t", "on": ["lost"]}, "on", "'finished', 'dead' or 'cancelled'"),
         ({"topic": "t", "id": "{name}"}, "id", "match pattern"),
         ({"topic": "t", "id": "a b"}, "id", r"\{(?:topic|id|outcome)\}"),
