@@ -205,6 +205,8 @@ class _Copy:
                     await self._write_elements(found, elements)
                 if found.kept_ms > 0:
                     await self._write("PEXPIRE", self._target_key(found), found.kept_ms)
+            case _KeyFound(kind="string", part="ends") if found.topic:
+                await self._write("SET", self._target_key(found), 1)
             case _KeyFound(kind="list") if found.part.startswith(ITEMS_PREFIX):
                 async for elements in self._elements(found):
                     await self._write("RPUSH", self._target_key(found), *elements)

@@ -211,7 +211,7 @@ def test_sql_and_the_api_accept_the_same(database: psycopg.Connection, job: dict
         ("'t', headers => '{\"a\": 1}'", "headers.a must be a string (it is 1)"),
         ("'t', \"group\" => ''", "group must match "),
         ('\'t\', "window" => \'{"from": "9"}\'', "window.from must match "),
-        ("'t', on_end => '{\"topic\": \"t\", \"id\": \"{name}\"}'", "on_end.id must match "),
+        ('\'t\', on_end => \'{"topic": "t", "id": "{name}"}\'', "on_end.id must match "),
         (
             '\'t\', backoff => \'{"kind": "fixed", "seconds": -1}\'',
             "backoff.seconds must be at least 0 seconds (it is -1)",
