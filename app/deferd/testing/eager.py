@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
+from uuid import uuid4
 
 from msgspec import convert
 from pydantic_core import from_json, to_json
@@ -20,7 +21,9 @@ from deferd.client.put_options import check_put
 from deferd.client.requests import ApiRequest, Result
 from deferd.client.sender import Sender, SendOutcome
 from deferd.client.transport import Transport
+from deferd.contract import limits
 from deferd.contract.backoff import ExponentialBackoff
+from deferd.contract.ends import OUTCOMES
 from deferd.contract.errors import DeferdError, JobExists, JobNotFound, JobReserved
 from deferd.contract.fields import POLICY
 from deferd.contract.model import JobState, PutJob
@@ -56,6 +59,8 @@ class EagerJobs:
     with a delay stays `delayed` until `run`, `run_delayed` or a cancel. A handler's Retry or Snooze makes its job
     `delayed` again, Reject makes it `dead`. Any other exception is recorded as a retry and then raised where the job
     was run; with ``raise_errors=False`` it is only recorded.
+
+    A job with `on_end` that is finished, dead or cancelled puts a job, which runs as one that a handler puts.
 
     Without a worker, and for topics without a handler, jobs are only recorded.
 
@@ -157,7 +162,7 @@ class EagerJobs:
             self._due.append(job)
         return (_CREATED if existing is None else _OK), job
 
-    def cancel(self, topic: str, job_id: str, query: Mapping[str, Any]) -> dict[str, Any]:
+    async def cancel(self, topic: str, job_id: str, query: Mapping[str, Any], *, in_loop: bool) -> dict[str, Any]:
         """Perform `DELETE /jobs/{topic}/{id}`."""
         job = self._live(topic, job_id)
         if job is None:
@@ -167,6 +172,8 @@ class EagerJobs:
         was, job.state = job.state, "cancelled"
         if job in self._running:
             self._running[job].stop()
+        self._put_end(job, job.attempts - (was == "reserved"))
+        await self._run_due(in_loop=in_loop)
         return {"topic": topic, "id": job_id, "state": "cancelled", "was": was}
 
     def _live(self, topic: str, job_id: str) -> EagerJob | None:
@@ -212,8 +219,8 @@ class EagerJobs:
             outcome = of_value(value, context.puts)
             if isinstance(outcome, Finish):
                 self._chain(outcome.put)
-                self._ended(job, "finished", None)
                 job.result = outcome.result
+                self._ended(job, "finished", None)
             else:
                 self._ended(job, "delayed", outcome.error)
                 job.delay = None
@@ -247,9 +254,30 @@ class EagerJobs:
             job.delay = None if outcome.delay_s is None else timedelta(seconds=outcome.delay_s)
 
     def _ended(self, job: EagerJob, state: str, error: str | None) -> None:
+        job.error = error
         if job.state == "reserved":  # not cancelled meanwhile
             job.state = state
-        job.error = error
+            if state in OUTCOMES:
+                self._put_end(job, job.attempts)
+
+    def _put_end(self, job: EagerJob, attempts: int) -> None:
+        """Put the job of `on_end` for a job that has ended; it runs after the present one."""
+        on_end = job.fields.get("on_end")
+        if on_end is None or job.state not in (on_end.get("on") or OUTCOMES):
+            return
+        places = {"topic": job.topic, "id": job.id, "outcome": job.state}
+        job_id = on_end.get("id") or ""
+        for name, value in places.items():
+            job_id = job_id.replace(f"{{{name}}}", value)
+        optional = {"reason": "buried" if job.state == "dead" else None, "error": job.error, "result": job.result}
+        labels = {"tags": job.fields.get("tags") or [], "headers": job.fields.get("headers") or {}}
+        body: dict[str, Any] = {**places, "attempts": attempts, **labels}
+        body |= {name: value for name, value in optional.items() if value is not None}
+        if on_end.get("body"):
+            body["body"] = job.body
+        if not 0 < len(job_id) <= limits.ID_LENGTH:
+            job_id = f"end-{uuid4().hex}"
+        self._stored({"topic": on_end["topic"], "id": job_id, "body": body, "on_conflict": "keep"})
 
 
 @dataclass(eq=False)
@@ -371,7 +399,7 @@ class _EagerSender(Sender):
                     check_put(fields)
                 return {"results": [await self._put_one(fields) for fields in sent["jobs"]]}
             case "DELETE", "jobs", topic, job_id:
-                return self._jobs.cancel(unquote(topic), unquote(job_id), call.query or {})
+                return await self._jobs.cancel(unquote(topic), unquote(job_id), call.query or {}, in_loop=self._in_loop)
         raise EagerUnsupported(
             f"{call.method} {call.path}: EagerJobs supports puts and cancels of single jobs only; for other calls use "
             "the fixture `deferd_service`"

@@ -20,6 +20,7 @@ from deferd import (
     JobExists,
     JobNotFound,
     JobReserved,
+    OnEnd,
     Reject,
     Retry,
     Snooze,
@@ -28,6 +29,7 @@ from deferd import (
     Worker,
     job,
 )
+from deferd.client.request_body import OnEndDict
 from deferd.contract.backoff import FixedBackoff
 from deferd.testing import EagerJobs, EagerUnsupported
 from deferd.worker.handlers import CallNext
@@ -294,6 +296,41 @@ def test_a_taken_id_is_handled_as_by_a_service(shop: Shop) -> None:
     assert shop.done == [Order(number=3)]
     close.put(Order(number=4), id="a")
     assert shop.done[1:] == [Order(number=4)]
+
+
+def test_the_end_of_a_job_puts_a_job_that_runs_after_it(shop: Shop) -> None:
+    ends: list[Any] = []
+    shop.worker.handler("ended")(ends.append)
+    jobs = EagerJobs(shop.worker)
+    on_end = OnEnd(topic="ended", id="{outcome}:{id}", body=True)
+    says = {"topic": "orders.close", "attempts": 1, "tags": ["t"], "headers": {"h": "x"}, "body": {"number": 1}}
+
+    def put(job_id: str, delay: float = 0) -> None:
+        jobs.client.put(
+            "orders.close", {"number": 1}, id=job_id, delay=delay, on_end=on_end, tags=["t"], headers={"h": "x"}
+        )
+
+    put("a")
+    assert ends == [{**says, "id": "a", "outcome": "finished", "result": {"closed": 1, "attempt": 1}}]
+    shop.fails_with = Reject("no use")
+    put("b")
+    assert ends[1:] == [{**says, "id": "b", "outcome": "dead", "reason": "buried", "error": "no use"}]
+    put("c", delay=5)
+    jobs.client.cancel("orders.close", "c")
+    assert ends[2:] == [{**says, "id": "c", "outcome": "cancelled", "attempts": 0}]
+    assert [job.id for job in jobs.of("ended")] == ["finished:a", "dead:b", "cancelled:c"]
+
+
+def test_only_ends_that_are_named_put_a_job_and_a_retry_is_none(shop: Shop) -> None:
+    jobs = EagerJobs(shop.worker, raise_errors=False)
+    on_end: OnEndDict = {"topic": "ended", "on": ["cancelled"]}
+    jobs.client.put("orders.close", {"number": 1}, id="a", on_end=on_end)
+    shop.fails_with = Retry(delay=5)
+    jobs.client.put("orders.close", {"number": 2}, id="b", on_end=on_end)
+    assert jobs.of("ended") == []
+    jobs.client.cancel("orders.close", "b")
+    [end] = jobs.of("ended")
+    assert (end.body["id"], end.body["attempts"], end.state) == ("b", 1, "ready")
 
 
 def test_batches_run_job_by_job(shop: Shop) -> None:
