@@ -30,7 +30,7 @@ class _Pop(NamedTuple):
     """What a pop asks for. Repeated with its `request_id`, it returns the same jobs."""
 
     topics: Sequence[str]
-    count: int
+    most: int
     request_id: str
 
 
@@ -103,7 +103,7 @@ class Fetcher:
 
     async def _send(self, pop: _Pop, wait_s: float) -> list[Delivery]:
         return await self._client.pop(
-            pop.topics, count=pop.count, wait=wait_s, consumer=self._consumer, request_id=pop.request_id
+            pop.topics, count=pop.most, wait=wait_s, consumer=self._consumer, request_id=pop.request_id
         )
 
     async def _run(self) -> None:
