@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         AsyncClient,
         AsyncJob,
         Backoff,
+        Batch,
         BlockingJob,
         BoundJob,
         BulkResult,
@@ -62,6 +63,8 @@ if TYPE_CHECKING:
     from deferd.contract.backoff import ExponentialBackoff, FixedBackoff, ScheduleBackoff
     from deferd.contract.ends import OnEnd
     from deferd.contract.errors import (
+        BatchNotFound,
+        BatchSealed,
         CalendarNotFound,
         DeferdError,
         DifferentShard,
@@ -95,7 +98,10 @@ __all__ = [
     "AsyncClient",
     "AsyncJob",
     "Backoff",
+    "Batch",
     "BatchContext",
+    "BatchNotFound",
+    "BatchSealed",
     "BlockingJob",
     "BoundJob",
     "BulkResult",
