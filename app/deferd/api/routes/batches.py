@@ -9,7 +9,7 @@ from fastapi import Path, Query
 from pydantic import Field
 from starlette.responses import Response
 
-from deferd.api.auth.api_keys import Arguments
+from deferd.api.auth.api_keys import Arguments, Recorded
 from deferd.api.context import CurrentRequest
 from deferd.api.openapi.document import model_of
 from deferd.api.operation_router import OperationRouter
@@ -23,6 +23,8 @@ from deferd.contract.timestamps import instant
 from deferd.engine.batches import StoredBatch
 
 router = OperationRouter()
+_BY_PEOPLE = Recorded(via=frozenset(("console", "cli")))
+"""Programs make batches all the time."""
 NameOfBatch = Annotated[BatchName, Path(description="Name of the batch.", examples=["import-42"])]
 
 
@@ -51,6 +53,7 @@ def _topics_of_put(arguments: Arguments) -> Collection[str]:
 @router.serves(
     contract.SET_BATCH,
     topics=_topics_of_put,
+    recorded=_BY_PEOPLE,
     responses={201: {"model": model_of(contract.Batch), "description": "The batch was created."}},
 )
 async def set_batch(request: CurrentRequest, name: NameOfBatch, batch: PutBatchOfJobs) -> Response:
@@ -77,7 +80,7 @@ async def get_batch(request: CurrentRequest, name: NameOfBatch) -> contract.Batc
     return shown_batch(stored)
 
 
-@router.serves(contract.DELETE_BATCH)
+@router.serves(contract.DELETE_BATCH, recorded=_BY_PEOPLE)
 async def delete_batch(
     request: CurrentRequest, name: NameOfBatch, query: Annotated[DeleteBatchQuery, Query()]
 ) -> contract.DeletedBatch:
@@ -87,7 +90,7 @@ async def delete_batch(
     cancelled, is_deleted = await request.engine.batches.delete(
         stored, request.admission.visible_topics, query.if_reserved
     )
-    request.changed = cancelled
+    request.changed = cancelled or None
     return contract.DeletedBatch(name=name, cancelled=cancelled, deleted=is_deleted)
 
 
