@@ -29,7 +29,15 @@ _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class InvalidBody(Reject):
-    """A body that is invalid for its handler. The reason names the fields and their errors."""
+    """A body that is invalid for its handler. The reason names the fields and their errors, and quotes their values."""
+
+    def __init__(self, error: ValidationError) -> None:
+        super().__init__(_reason(error))
+        self._kinds = sorted({details["type"] for details in error.errors(include_url=False, include_context=False)})
+
+    def without_values(self) -> Reject:
+        """The same for a body that only the application may read: the kinds of errors, as paths may have keys of it."""
+        return Reject(bounded(f"the body does not fit: {', '.join(self._kinds)}"))
 
 
 class Context:
@@ -268,7 +276,7 @@ def _parsed(parser: TypeAdapter[Any], body: Any) -> Any:
         # From JSON, because only then does a strict model accept an instant as text.
         return parser.validate_json(to_json(body))
     except ValidationError as error:
-        raise InvalidBody(_reason(error)) from None
+        raise InvalidBody(error) from None
 
 
 def _reason(error: ValidationError) -> str:

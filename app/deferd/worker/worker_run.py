@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deferd.client import AsyncClient, Delivery
+from deferd.client import AsyncClient, Delivery, Undecryptable
 from deferd.client.spans import NO_PROCESS
 from deferd.contract.errors import DeferdError, JobCancelled
 from deferd.worker.fetcher import Fetcher, TopicOrder
 from deferd.worker.handler_threads import DaemonThreads, exit_in_child
-from deferd.worker.handlers import Middleware, TopicHandlers
+from deferd.worker.handlers import InvalidBody, Middleware, TopicHandlers
 from deferd.worker.held_job import HeldJob, Stop
 from deferd.worker.lease_keeper import LeaseKeeper
 from deferd.worker.log import LOG
@@ -70,6 +70,7 @@ class WorkerRun:
         self._settings = settings
         self._stopping = stop
         self._spans = client.spans
+        self._is_encrypted = client.cipher is not None
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
         self._waiting: deque[HeldJob] = deque()
@@ -205,7 +206,12 @@ class WorkerRun:
         error = None  # breaks the reference cycle with this frame
 
     async def _call(self, held: HeldJob) -> Any:
-        return await held.handler.call(held, self._settings.middleware, self._threads.run)
+        try:
+            return await held.handler.call(held, self._settings.middleware, self._threads.run)
+        except InvalidBody as error:
+            if self._is_encrypted:
+                raise error.without_values() from None
+            raise
 
     # Ends of handlers and deliveries
 
@@ -320,7 +326,7 @@ def _log_outcome(held: HeldJob, outcome: Outcome, error: BaseException | None, r
         return
     verb = "is buried" if isinstance(outcome, Bury) else "is released" if outcome.counts else "is snoozed"
     facts = held.facts(seconds=round(run_s, 3), error=outcome.error)
-    expected = held.stopped is not None or error is None or isinstance(error, Reject | Retry | Snooze)
+    expected = held.stopped is not None or error is None or isinstance(error, Reject | Retry | Snooze | Undecryptable)
     level = logging.INFO if isinstance(error, Retry | Snooze) or held.stopped is Stop.SHUTDOWN else logging.WARNING
     reason = outcome.error or "requested by the handler"
     LOG.log(level, "%s %s: %s", held, verb, reason, extra=facts, exc_info=None if expected else error)
