@@ -89,7 +89,7 @@ if TYPE_CHECKING:
     )
     from deferd.contract.model import DurabilityLevel, JobState, PutJob, TopicSettings
     from deferd.contract.windows import Window
-    from deferd.worker import Context, Reject, Retry, Snooze, Then, Worker
+    from deferd.worker import BatchContext, Context, Reject, Retry, Snooze, Then, Worker
 
     __version__: str
 
@@ -97,6 +97,7 @@ __all__ = [
     "AsyncClient",
     "AsyncJob",
     "Backoff",
+    "BatchContext",
     "BlockingJob",
     "BoundJob",
     "BulkResult",

@@ -163,5 +163,33 @@ async def test_the_error_of_a_body_that_does_not_fit_quotes_nothing_of_it(
     assert SECRET not in caplog.text
 
 
+async def test_a_batch_gets_the_bodies_that_can_be_read(
+    shared_service: ServiceProcess, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cipher = Cipher(NEW)
+    worker = Worker(shared_service.url, cipher=cipher)
+    calls: list[list[Mail]] = []
+
+    @worker.handler(topic, batch=10, within=0.05)
+    async def send(mails: list[Mail]) -> None:
+        calls.append(mails)
+
+    async with (
+        AsyncClient(shared_service.url, cipher=Cipher(Cipher.new_key("gone"))) as other,
+        AsyncClient(shared_service.url, cipher=cipher) as client,
+    ):
+        await other.put(topic, {"to": 1}, id="foreign", max_attempts=1)
+        jobs = [{"topic": topic, "body": {"to": to}, "id": job_id} for job_id, to in (("ok", 2), ("invalid", SECRET))]
+        await client.put_batch([{**job, "retain": 60} for job in jobs])
+        async with serving(worker):
+            await in_state(client, topic, "ok", "finished")
+            foreign = await in_state(client, topic, "foreign", "dead")
+            invalid = await in_state(client, topic, "invalid", "dead")
+    assert calls == [[Mail(to=2)]]
+    assert "'gone'" in str(foreign.last_error)
+    assert invalid.last_error == "the body does not fit: int_parsing"
+    assert SECRET not in caplog.text
+
+
 async def handle_mail(_mail: Mail) -> None:
     raise AssertionError("it is not called")
