@@ -241,6 +241,20 @@ def test_a_full_topic_gets_it_all_the_same(door: Door) -> None:
     assert [job["body"]["id"] for job in door.pop_all()] == ["a"]
 
 
+@on_topics
+def test_runs_of_a_schedule_have_ends_but_for_one_that_is_withdrawn(door: Door) -> None:
+    topic = beside(door)
+    first = door.put_schedule(every=3600, overlap="replace", job={"on_end": {"topic": topic}})["next_job"]
+    door.pass_time(3601)
+    second = door.schedule()["next_job"]
+    door.pass_time(3600)
+    assert outcomes(door, topic) == [(first, "cancelled")]
+    door.schedule("delete")
+    held = door.pop_one()
+    door.finish(held["id"], held["receipt"])
+    assert outcomes(door, topic) == [(second, "finished")]
+
+
 def test_a_finish_that_puts_jobs_is_an_end(door: Door) -> None:
     topic = beside(door)
     held = door.reserve("a", on_end={"topic": topic})

@@ -17,12 +17,15 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
+import orjson
 from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import RedisError
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import JobState
 from deferd.engine.partition_store import PartitionStore
+from deferd.engine.partitions import topic_of
+from deferd.engine.record import read_record
 from deferd.engine.redis_keys import (
     BATCH_PREFIX,
     CONSOLE_PREFIX,
@@ -38,6 +41,7 @@ from deferd.engine.redis_keys import (
     UNDO_PREFIX,
     Keys,
 )
+from deferd.engine.schedule_store import read_definition
 from deferd.engine.scripts import Scripts, observed
 from deferd.engine.shelf import Job, Shelf
 from deferd.engine.topic_list import TopicList, Totals
@@ -244,6 +248,7 @@ class _Copy:
             stored = 0
             for number, jobs in enumerate(shelf.batches(topic), 1):
                 args = (topic, number, "", *(value for job in jobs for value in job))
+                self._check_ends(topic, [job.record for job in jobs])
                 with _named(self._target):
                     await self._target_scripts.run("shelve_in", self._keys.of_topic(topic), args)
                 self._note_copied(len(jobs))
@@ -268,6 +273,9 @@ class _Copy:
     async def _copy_schedule(self, found: _KeyFound) -> None:
         topic = await self._topic_of_schedule(found.key)
         async for elements in self._elements(found):
+            for name, value in zip(elements[::2], elements[1::2], strict=True):
+                if name == b"definition":
+                    self._check_end(topic, read_definition(value).job.end_topic)
             await self._write("HSET", self._key_for_topic(found, topic), *elements)
             self._note_copied(len(elements) // 2)
 
@@ -312,6 +320,12 @@ class _Copy:
     async def _write_elements(self, found: _KeyFound, elements: Sequence[bytes]) -> None:
         """Write elements as they were read, each to its key in the target."""
         by_key: defaultdict[str, list[bytes]] = defaultdict(list)
+        if found.topic and found.part in {"pool", "follow"}:
+            self._check_ends(found.topic, elements[1::2])
+        elif found.part == "settings":
+            for name, value in zip(elements[::2], elements[1::2], strict=True):
+                on_end = orjson.loads(value or b"{}").get("po", {}).get("oe")
+                self._check_end(name.decode(errors="backslashreplace"), on_end and on_end["topic"])
         is_due = found.part == "due" and not found.topic
         for name, value in zip(elements[::2], elements[1::2], strict=True):
             if is_due and name == SCHEDULES_MEMBER.encode():
@@ -325,6 +339,26 @@ class _Copy:
     async def _write(self, command: str, key: str, *args: str | bytes | int) -> None:
         with _named(self._target):
             await self._target_scripts.write(command, key, *args)
+
+    def _check_ends(self, topic: str, records: Sequence[bytes]) -> None:
+        """As `_check_end`, for jobs of a topic or partition."""
+        for raw in records:
+            if b'"oe":{' in raw:  # or its body has that
+                on_end = read_record(topic, "", JobState.DELAYED, raw).stored("on_end")
+                self._check_end(topic, on_end and on_end["topic"])
+
+    def _check_end(self, topic: str, end_topic: str | None) -> None:
+        """Check that the end of a job can put one into `end_topic`, if it is to, in the target, too.
+
+        Raises:
+            StoreRefused: the topics would be in different shards.
+        """
+        if end_topic and self._keys.shard_of(end_topic) != self._keys.shard_of(topic):
+            raise StoreRefused(
+                f"`on_end` in topic {topic_of(topic)!r} names topic {end_topic!r}, which would be in another one of "
+                f"the {self._keys.shards} shards of the target: copy to as many shards as the source has, or first "
+                "remove the `on_end` from its jobs, schedules and settings"
+            )
 
     def _target_key(self, found: _KeyFound, element: bytes = b"") -> str:
         """The target's key for a key, or for an element of one that is keyed by topic."""

@@ -13,10 +13,12 @@ from deferd.contract.ends import OnEnd
 from deferd.contract.model import JobState, PutJob, TopicSettings
 from deferd.contract.operations.batches import BatchEnd, PutBatchOfJobs
 from deferd.contract.operations.push import SetPush
+from deferd.contract.operations.schedules_and_calendars import PutSchedule
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.redis_keys import Keys
+from deferd.engine.script_arguments import NO_BOUNDS
 from deferd.engine.store_copy import clock_ms, copy_store, take_inventory
 from deferd.store.connection import Store, connect
 from deferd.store.preflight import StoreRefused, check
@@ -165,6 +167,31 @@ async def test_a_cancel_in_the_target_is_an_end(
     await engine.cancels.cancel("t0", "a")
     assert (await engine.queue.get("t1", "ended-a")).state == JobState.READY
     await engine.close()
+
+
+@pytest.mark.parametrize("where", ["job", "follow-up", "schedule", "settings"])
+async def test_an_end_that_would_put_into_another_shard_is_refused(store: Store, target: Store, where: str) -> None:
+    await check(store, shards=1)
+    engine = Engine(store)
+    on_end = OnEnd(topic=next(topic for topic in TOPICS if Keys(4).shard_of(topic) != Keys(4).shard_of("t0")))
+    match where:
+        case "job":
+            await engine.puts.put(PutJob(topic="t0", id="a", on_end=on_end))
+        case "follow-up":
+            await engine.puts.put(PutJob(topic="t0", id="a"))
+            await engine.queue.pop("t0", [PopRequest(1)])
+            follow_up = PutJob(topic="t0", id="a", on_conflict="keep", if_reserved="after", on_end=on_end)
+            await engine.puts.put(follow_up)
+        case "schedule":
+            job = {"on_end": on_end}
+            schedule = PutSchedule.model_validate({"topic": "t0", "every": 60, "paused": True, "job": job})
+            await engine.schedules.put("s", schedule, NO_BOUNDS, lambda _: None)
+        case _:
+            await engine.topics.set("t0", TopicSettings(on_end=on_end))
+    await engine.close()
+    with pytest.raises(StoreRefused, match=f"`on_end` in topic 't0' names topic '{on_end.topic}', which would be in"):
+        await copy_store(store, target, shards=4)
+    assert (await copy_store(store, target, shards=1)).adds_up
 
 
 async def test_what_can_be_undone_is_left_behind(store: Store, target: Store, target_server: StoreServer) -> None:
