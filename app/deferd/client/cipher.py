@@ -21,6 +21,7 @@ KEYS_VARIABLE = "DEFERD_CIPHER_KEYS"
 """Environment variable that names the file with the keys."""
 _KEY_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _BASE64: Final = re.compile(r"[A-Za-z0-9_-]*")
+_KEY_IN_TEXT: Final = re.compile(r":[A-Za-z0-9+/_-]{43}")
 _KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
 _TAG_BYTES: Final = 16
@@ -84,9 +85,15 @@ class Cipher:
 
         Raises:
             OSError: the file cannot be read.
-            ValueError, ImportError: as Cipher.
+            ValueError, ImportError: as Cipher; also ValueError for a key in place of the path, which is not shown.
         """
-        return cls(Path(path).read_text(encoding="utf-8"), **options)
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except OSError:
+            if _looks_like_a_key(os.fspath(path)):  # the text of an OSError has the path
+                raise ValueError("this is a key (not shown here) in place of the path of a file with keys") from None
+            raise
+        return cls(text, **options)
 
     @classmethod
     def from_env(cls, **options: Any) -> Cipher:
@@ -212,6 +219,11 @@ def _is_json(part: str) -> bool:
 def _bound_to(key_id: str, part: str, topic: str) -> bytes:
     """What the tag covers beside the value. None of the lines can have a line break."""
     return f"{MARK}\n{VERSION}\n{key_id}\n{part}\n{topic}".encode()
+
+
+def _looks_like_a_key(text: str) -> bool:
+    """Whether a text that should be a path has a key in it: an id, and 32 bytes in base64."""
+    return _KEY_IN_TEXT.search(text) is not None
 
 
 def _without_comments(text: str) -> str:

@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deferd.cli.framework import values
 from deferd import Cipher, InvalidInput, Undecryptable
 from tests.drawn_input import drawn, json_values
 
@@ -129,6 +131,23 @@ def test_keys_are_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert cipher.key_ids == ("k3", "k2", "k1")
     assert cipher.errors
     assert cipher.decrypt(CIPHER.encrypt("x", topic="t"), topic="t") == "x"
+
+
+@pytest.mark.parametrize(
+    "path", [f"k1:{SECRET}", f"k1:{SECRET}=, k2:{SECRET}", f"k1:{'+/' * 21}A="], ids=["one", "two", "standard"]
+)
+def test_a_key_in_place_of_the_path_of_its_file_is_not_shown(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An OSError would have it in its text, and with it the log of the program."""
+    monkeypatch.setenv("DEFERD_CIPHER_KEYS", path)
+    for make in (Cipher.from_env, lambda: Cipher.from_file(path)):
+        with pytest.raises(ValueError, match="not shown here") as refused:
+            make()
+        assert refused.value.__suppress_context__
+    with pytest.raises(click.BadParameter, match="^this is a key") as usage:
+        values.cipher(path)
+    assert path[3:20] not in usage.value.message
+    with pytest.raises(click.BadParameter, match="No such file or directory: '/none/k1:x'"):
+        values.cipher("/none/k1:x")
 
 
 def test_what_is_no_json_is_refused_before_it_is_encrypted() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -256,7 +257,8 @@ def cipher(text: str) -> Cipher:
     try:
         return Cipher.from_file(text)
     except (OSError, ValueError, ImportError) as error:
-        raise click.BadParameter(f"{_shown(text)} cannot be used: {error}") from None
+        is_path = os.path.exists(text)  # else it may be a key, which the error does not show
+        raise click.BadParameter(f"{_shown(text)} cannot be used: {error}" if is_path else str(error)) from None
 
 
 def timeout(text: str) -> float:
