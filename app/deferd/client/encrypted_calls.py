@@ -31,6 +31,8 @@ from deferd.contract.operations.schedules_and_calendars import Schedule, Schedul
 _Fields = dict[str, Raw]
 Value = TypeVar("Value")
 _ENDS = frozenset({"finished", "dead", "cancelled"})
+_OF_END = frozenset(("topic", "id", "outcome", "attempts", "reason", "error", "result", "tags", "headers", "body"))
+"""All members that the body of a job has which an end has put."""
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.decode
 _fields_of = msgspec.json.Decoder(_Fields).decode
@@ -217,9 +219,13 @@ class _Reader:
         return [self._cipher.decrypt(item, topic=topic) for item in items]
 
     def _end(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The body of a job that the service has put because another one ended: the parts of that are encrypted."""
+        """The body of a job that the service has put because another one ended: the parts of that are encrypted.
+
+        Anybody who may put can put such a body by hand, with values copied from jobs of other topics. So one with any
+        other member is not opened: a handler that does not expect an end must not find such a value beside its own.
+        """
         topic, outcome = body.get("topic"), body.get("outcome")
-        if not isinstance(topic, str) or not isinstance(outcome, str) or outcome not in _ENDS:
+        if not isinstance(topic, str) or not isinstance(outcome, str) or outcome not in _ENDS or body.keys() - _OF_END:
             return body
         opened = dict(body)
         if isinstance(collected := body.get("body"), list) and any(map(key_of, collected)):
