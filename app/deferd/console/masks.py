@@ -8,6 +8,7 @@ from sys import getsizeof
 from typing import Any
 
 from deferd.console.json_text import Members, compact, parse
+from deferd.contract.ends import OUTCOMES
 from deferd.engine.caches import BoundedCache
 
 MASKED = "•••••"
@@ -27,7 +28,8 @@ class Masks:
     A pattern matches the end of a path, in any case of letters; the path of a field begins with `body`, `result` or
     `headers` of its job, and elements of an array have that of the array. What is below a match is hidden too.
 
-    With patterns texts of errors are hidden whole: they may quote any value.
+    With patterns texts of errors are hidden whole, also in the body of a job that the end of another one has put: they
+    may quote any value.
     """
 
     def __init__(self, patterns: Iterable[str] = ()) -> None:
@@ -48,10 +50,10 @@ class Masks:
 
     def hides(self, value: Any, name: str = "body") -> bool:
         """Whether some field of a job's body (`name`: its result or its headers) is hidden."""
-        left: list[tuple[Any, Path]] = [(value, (name,))]
+        left: list[tuple[Any, Path]] = [(value, (name,))] if self else []
         while left:
             inner, at = left.pop()
-            if self._is_hidden(at):
+            if self._is_hidden(at) or (_is_end(inner) and inner.get("error")):
                 return True
             if isinstance(inner, Members):
                 left += [(one, (*at, name)) for name, one in inner]
@@ -70,6 +72,8 @@ class Masks:
 
     def _masked_member(self, name: str, value: Any, error: str | None) -> Any:
         """A member of an object that has this error."""
+        if name == "on_end":  # its `body` says whether the end has the body, and is none
+            return value
         if name in _WITH_FIELDS:
             return self._masked_field(value, (name,))
         if value and (name in _ERRORS or _is_filter_with_error(name, value)):
@@ -84,7 +88,11 @@ class Masks:
     def _masked_within(self, value: Any, path: Path) -> Any:
         """Below a path that is not hidden; elements of a list have its path."""
         if isinstance(value, Members):
-            return Members((name, self._masked_field(inner, (*path, name))) for name, inner in value)
+            errors = _ERRORS if _is_end(value) else ()
+            return Members(
+                (name, MASKED if inner and name in errors else self._masked_field(inner, (*path, name)))
+                for name, inner in value
+            )
         if isinstance(value, list):
             return [self._masked_within(inner, path) if isinstance(inner, list) else inner for inner in value]
         return value
@@ -102,6 +110,11 @@ class Masks:
             and all(part.fullmatch(name) for part, name in zip(pattern, path[-len(pattern) :], strict=True))
             for pattern in self._paths
         )
+
+
+def _is_end(value: Any) -> bool:
+    """Whether it is the body of a job that the end of another one has put, or such a body inside of it."""
+    return isinstance(value, Members) and value.get("outcome") in OUTCOMES and value.get("topic") is not None
 
 
 def _is_filter_with_error(name: str, value: Any) -> bool:

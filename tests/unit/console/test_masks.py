@@ -63,6 +63,29 @@ def test_errors_are_hidden_whole() -> None:
     assert masked("password", no_error) == no_error
 
 
+def test_the_error_of_another_job_is_hidden_in_the_body_that_its_end_has_put() -> None:
+    end = {
+        "topic": "t",
+        "id": "a",
+        "outcome": "dead",
+        "error": "no hunter22",
+        "headers": {"key": "x"},
+        "body": {"a": 1},
+    }
+    hidden = {**end, "error": MASKED, "headers": {"key": MASKED}}
+    assert masked("headers.key", {"body": end, "result": [end]}) == {"body": hidden, "result": [hidden]}
+    assert Masks(["password"]).hides(parse(json.dumps(end)))
+    assert not Masks().hides(parse(json.dumps(end)))
+    own = {"error": "of the application", "outcome": "dead"}
+    assert masked("password", {"body": own}) == {"body": own}
+
+
+def test_what_an_end_is_to_put_stays_as_it_is() -> None:
+    """Forms of the console write it back."""
+    settings = {"on_end": {"topic": "t", "body": True}}
+    assert masked("body", settings) == settings
+
+
 @pytest.mark.parametrize(
     ("error", "text", "shown"),
     [
