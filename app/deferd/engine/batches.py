@@ -112,14 +112,14 @@ class Batches:
         if not 0 <= first < self._keys.shards:
             raise bad_cursor(cursor)
         found: list[StoredBatch] = []
-        looked_at = 0
+        looked_at, step = 0, limit if visible is None else limits.PAGE_MAX  # most may be those of others
         for shard in range(first, self._keys.shards):
             more = True
             while more:
                 if looked_at >= _LOOKED_AT_MAX and visible is None:
                     return found, write_cursor(shard, after)
-                page, names = await self._page(shard, f"({after}" if after else "-", limit)
-                more = len(names) == limit
+                page, names = await self._page(shard, f"({after}" if after else "-", step)
+                more = len(names) == step
                 for batch in page:
                     if visible is None or visible.match(batch.topic):
                         if len(found) == limit:

@@ -17,6 +17,7 @@ from deferd.contract.errors import BatchNotFound, BatchSealed, DeferdError, Inva
 from deferd.contract.model import ChangeJob, TopicSettings
 from deferd.contract.operations.audits import FindingKind
 from deferd.contract.operations.batches import PutBatchOfJobs
+from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.batches import StoredBatch
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
@@ -117,6 +118,17 @@ async def test_its_job_needs_a_topic_with_one_partition(driver: EngineDriver) ->
     await driver.topics.set(DONE, TopicSettings(partitions=2))
     with pytest.raises(InvalidInput, match=r"body\.on_end\.topic: must be a topic with one partition"):
         await put_batch(driver.engine)
+
+
+async def test_a_page_for_few_topics_does_not_ask_the_store_for_each_batch_of_others(driver: EngineDriver) -> None:
+    for number in range(12):
+        await put_batch(driver.engine, f"b{number:02}", on_end={"topic": "ours" if number in {4, 5} else DONE})
+    driver.server.command("CONFIG", "RESETSTAT")
+    page = await driver.engine.batches.page(None, 1, TopicPatterns(["ours"]))
+    assert [one.name for one in page[0]] == ["b04"]
+    page = await driver.engine.batches.page(page[1], 1, TopicPatterns(["ours"]))
+    assert ([one.name for one in page[0]], page[1]) == (["b05"], None)
+    assert driver.server.command("INFO", "commandstats")["cmdstat_zrange"]["calls"] == 2
 
 
 async def test_completed_ones_are_forgotten_after_a_day(driver: EngineDriver) -> None:
