@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -81,6 +81,11 @@ class RequestContext:
         """Around what puts a run of a stored schedule. Raises RateLimited when the key's quota has no room for it."""
         usage = self.admission.usage
         return _NO_QUOTA if usage is None or usage.quota is None else usage.quota.room_for_run(schedule)
+
+    def room_for_batch(self, topics: Collection[str], *, puts: bool) -> AbstractContextManager[None]:
+        """Around a call that makes or changes a batch. Raises RateLimited as Quota.room_for_batch does."""
+        usage = self.admission.usage
+        return _NO_QUOTA if usage is None or usage.quota is None else usage.quota.room_for_batch(topics, puts=puts)
 
     def room_for_call(self, call: CancelSelected | RescheduleSelected) -> AbstractContextManager[None]:
         """Around a call on many jobs. Raises RateLimited when the key's quota has no room to remember it."""

@@ -33,6 +33,8 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> KeysFile:
     for how in ("cancel", "task"):
         keys.add(f"calls.{how}", "put", "cancel", topics=(f"calls.{how}.*",), more=f"max_jobs_total = {MOST}")
     keys.add("topics", "put", "pop", topics=("topics.*",), more=f"max_topics = {MOST_TOPICS}")
+    more = f"max_jobs_total = {MOST}\nmax_topics = 2"
+    keys.add("batches", "put", "read", topics=("batches.*",), more=more)
     keys.add("follow", "put", "pop", "cancel", "read", topics=("follow.*",), more=f"max_jobs_total = {MOST_JOBS}")
     for name in ("long", "items", "tags"):
         keys.add(name, "put", "pop", "cancel", "read", topics=(f"{name}.*",), more=f"max_bytes_total = {MOST_BYTES}")
@@ -102,6 +104,30 @@ async def test_a_batch_for_which_there_is_no_room_is_refused_whole(service: Serv
         while await many.put_batch("many.b", 3) != 200:
             await asyncio.sleep(0.1)
     assert 429 == await many.put_batch("many.b", 1)
+
+
+async def test_sealing_a_batch_without_jobs_is_a_put(service: ServiceProcess, keys: KeysFile) -> None:
+    caller = Caller(service, keys, "batches")
+
+    async def seal(name: str, **fields: Any) -> tuple[int, str | None]:
+        response = await caller("PUT", f"/batches/{name}", {**fields, "seal": True})
+        return response.status, response.json().get("code")
+
+    on_end = {"topic": "batches.done"}
+    assert (await caller("PUT", "/batches/open", {"on_end": on_end})).status == 201
+    assert await seal("more-topics", on_end={"topic": "batches.b"}) == (201, None)
+    assert await seal("more-topics-2", on_end={"topic": "batches.c"}) == (429, "rate_limited")  # and nothing was made
+    assert (await caller("PUT", "/batches/open", {"on_end": {"topic": "batches.c"}})).status == 429
+    assert (await caller.put("batches.done", batch="open", delay=60)).status == 201
+    made = 2  # with the job of `open`
+    async with asyncio.timeout(COUNTED_S):
+        while made < MOST:  # one may be refused early
+            made += await seal(f"b{made}", on_end=on_end) == (201, None)
+    assert await seal("more", on_end=on_end) == (429, "rate_limited")
+    assert (await caller("PUT", "/batches/empty", {"on_end": on_end})).status == 201  # it puts nothing yet
+    assert await seal("empty") == (429, "rate_limited")
+    assert await seal("open") == (200, None)  # its job is that of the end of another one
+    assert await seal("b2") == (200, None)
 
 
 async def jobs_that_come_and_go_never_exceed_the_quota(service: ServiceProcess, keys: KeysFile) -> None:

@@ -179,6 +179,13 @@ class Quota:
         """Around what puts a run of a stored schedule. Raises as `room_for` does."""
         return self._room_in({schedule.topic}, 1, len(schedule.rest or b"") + JOB_OVERHEAD_BYTES)
 
+    def room_for_batch(self, topics: Collection[str], *, puts: bool) -> AbstractContextManager[None]:
+        """Around a call that makes or changes a batch, which is to put its job into `topics`.
+
+        `puts`: it has no jobs and is sealed, so that it puts its job at once, as a put does. Raises as `room_for` does.
+        """
+        return self._room_in({*topics}, int(puts), JOB_OVERHEAD_BYTES * puts)
+
     def room_to_remember(self, notes: int, text_bytes: int) -> AbstractContextManager[None]:
         """Around a call on many jobs, of which `notes` notes are kept: one, or two if it is a task.
 

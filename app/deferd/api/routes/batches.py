@@ -62,7 +62,9 @@ async def set_batch(request: CurrentRequest, name: NameOfBatch, batch: PutBatchO
     if before is not None:
         request.admission.check_topic(before.topic)
         request.was = _recorded(before)
-    stored, is_new = await batches.put(name, batch, before)
+    has_no_jobs = before is None or (before.joined == 0 and before.completed_ms is None)
+    with request.room_for_batch(_topics_of_put({"batch": batch}), puts=batch.seal and has_no_jobs):
+        stored, is_new = await batches.put(name, batch, before)
     request.changed_topic, request.now = stored.topic, _recorded(stored)
     return JsonResponse(shown_batch(stored), 201 if is_new else 200)
 
