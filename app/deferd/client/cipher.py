@@ -90,7 +90,7 @@ class Cipher:
         try:
             text = Path(path).read_text(encoding="utf-8")
         except OSError:
-            if _looks_like_a_key(os.fspath(path)):  # the text of an OSError has the path
+            if looks_like_a_key(os.fspath(path)):  # the text of an OSError has the path
                 raise ValueError("this is a key (not shown here) in place of the path of a file with keys") from None
             raise
         return cls(text, **options)
@@ -221,7 +221,7 @@ def _bound_to(key_id: str, part: str, topic: str) -> bytes:
     return f"{MARK}\n{VERSION}\n{key_id}\n{part}\n{topic}".encode()
 
 
-def _looks_like_a_key(text: str) -> bool:
+def looks_like_a_key(text: str) -> bool:
     """Whether a text that should be a path has a key in it: an id, and 32 bytes in base64."""
     return _KEY_IN_TEXT.search(text) is not None
 

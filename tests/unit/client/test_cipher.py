@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deferd.cli.framework import values
 from deferd import Cipher, InvalidInput, Undecryptable
+from deferd.cli.framework import values
 from tests.drawn_input import drawn, json_values
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "encryption"
@@ -143,7 +143,7 @@ def test_a_key_in_place_of_the_path_of_its_file_is_not_shown(path: str, monkeypa
         with pytest.raises(ValueError, match="not shown here") as refused:
             make()
         assert refused.value.__suppress_context__
-    with pytest.raises(click.BadParameter, match="^this is a key") as usage:
+    with pytest.raises(click.BadParameter, match="what was given cannot be used: this is a key") as usage:
         values.cipher(path)
     assert path[3:20] not in usage.value.message
     with pytest.raises(click.BadParameter, match="No such file or directory: '/none/k1:x'"):

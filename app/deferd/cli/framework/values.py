@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -252,13 +251,13 @@ def ca_file(text: str) -> str:
 
 def cipher(text: str) -> Cipher:
     """The cipher with the keys of a file."""
-    from deferd.client import Cipher
+    from deferd.client.cipher import Cipher, looks_like_a_key
 
     try:
         return Cipher.from_file(text)
     except (OSError, ValueError, ImportError) as error:
-        is_path = os.path.exists(text)  # else it may be a key, which the error does not show
-        raise click.BadParameter(f"{_shown(text)} cannot be used: {error}" if is_path else str(error)) from None
+        shown = "what was given" if looks_like_a_key(text) else _shown(text)
+        raise click.BadParameter(f"{shown} cannot be used: {error}") from None
 
 
 def timeout(text: str) -> float:
