@@ -154,12 +154,17 @@ async def test_the_limits_of_topics_and_of_the_caller_hold(driver: EngineDriver)
     await driver.put("b")
     # The finish frees a place for one that follows.
     await refused(driver, job, TopicFull, put("n1", TOPIC), put("n2", TOPIC))
-    await finish(driver, job, put("n1", TOPIC), put("m1"), bounds=PutBounds(max_jobs=2, dead_retain_ms=7000))
+    n1 = put("n1", TOPIC, on_end={"topic": OTHER, "id": "end"})
+    await finish(driver, job, n1, put("m1"), bounds=PutBounds(max_jobs=2, dead_retain_ms=7000))
     await driver.queue.pop(TOPIC, [])
     popped = (await driver.pop(2))[1]
     await driver.deliveries.bury(TOPIC, popped.id, popped.receipt)
+    end = (await driver.queue.pop(OTHER, [PopRequest(3)])).jobs[0][2]
+    await driver.deliveries.bury(OTHER, end.id, end.receipt)
+    assert await state_of(driver, OTHER, "end") is JobState.DEAD
     await driver.pass_time(7)
     assert await state_of(driver, TOPIC, "n1") is None
+    assert await state_of(driver, OTHER, "end") is None
 
 
 async def test_partitions_of_a_topic_share_its_limit(driver: EngineDriver) -> None:

@@ -49,7 +49,7 @@ local function job_of_end(id, record, outcome, result)
   local wanted = extra.oe.id and string.gsub(extra.oe.id, '{(%a+)}', places)
   if wanted and #wanted > ENDS.MOST_ID then wanted = nil end
   local seed = string.format('%s %s %s %.0f %d %.0f', topic, id, outcome, record.nonce, attempts, now_ms())
-  local own_extra = cjson.encode({ oe = false, c = extra.c })
+  local own_extra = cjson.encode({ oe = false, c = extra.c, k = extra.k })  -- `k`: what the key allows
   return extra.oe.topic, wanted, seed, own_extra, table.concat(parts)
 end
 
