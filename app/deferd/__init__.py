@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         Cancelled,
         CancelResult,
         CancelUndone,
+        Cipher,
         Client,
         Delivery,
         EndedAttempt,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
         TopicAudit,
         TopicPage,
         TopicView,
+        Undecryptable,
         UnexpectedAnswer,
         Unreachable,
         Upgrade,
@@ -87,7 +89,7 @@ if TYPE_CHECKING:
     )
     from deferd.contract.model import DurabilityLevel, JobState, PutJob, TopicSettings
     from deferd.contract.windows import Window
-    from deferd.worker import Context, Reject, Retry, Snooze, Then, Worker
+    from deferd.worker import BatchContext, Context, Reject, Retry, Snooze, Then, Worker
 
     __version__: str
 
@@ -95,6 +97,7 @@ __all__ = [
     "AsyncClient",
     "AsyncJob",
     "Backoff",
+    "BatchContext",
     "BlockingJob",
     "BoundJob",
     "BulkResult",
@@ -104,6 +107,7 @@ __all__ = [
     "CancelResult",
     "CancelUndone",
     "Cancelled",
+    "Cipher",
     "Client",
     "Context",
     "DeferdError",
@@ -160,6 +164,7 @@ __all__ = [
     "TopicSettings",
     "TopicView",
     "Unauthorized",
+    "Undecryptable",
     "UnexpectedAnswer",
     "Unreachable",
     "Upgrade",

@@ -19,11 +19,12 @@ from deferd.contract.limits import ID_LENGTH, ID_PATTERN
 from deferd.stop_signals import handle_in_loop, restore_in_children, stop_signals
 from deferd.worker.declared_schedules import DeclaredSchedules, schedules_registered
 from deferd.worker.fetcher import Priority, topic_order
-from deferd.worker.handlers import Handler, Middleware, TopicHandlers, check_topic
+from deferd.worker.handlers import BatchHandler, Handler, Middleware, TopicHandlers, check_layer, check_topic
 from deferd.worker.log import LOG
 from deferd.worker.worker_run import WorkerRun, WorkerSettings
 
 if TYPE_CHECKING:
+    from deferd.client import Cipher
     from deferd.client.tracing import Tracing
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -62,6 +63,11 @@ class Worker:
     Reject. `tracing` is the argument of AsyncClient; a client made by a function keeps its own. Handlers run in a span
     each.
 
+    `cipher` is the argument of AsyncClient, too: handlers get what it decrypts, and results and jobs that they put are
+    encrypted. A job that it cannot decrypt fails with Undecryptable before its handler begins, as if that had raised
+    it: it is delivered again after its backoff, perhaps to a worker that has the key. A function that makes the client
+    gives it its cipher.
+
     Raises:
         ValueError: a value is out of its range.
     """
@@ -78,10 +84,14 @@ class Worker:
         grace: Seconds = 30,
         is_failure: Callable[[BaseException], bool] | None = None,
         tracing: bool | Tracing | None = None,
+        cipher: Cipher | None = None,
     ) -> None:
         self._url = url
         self._key = key
         self._tracing = tracing
+        self._cipher = cipher
+        if callable(url) and cipher is not None:
+            raise ValueError("the function makes the worker's client: give the cipher to that")
         if concurrency < 1:
             raise ValueError(f"the concurrency must be at least 1, not {concurrency}")
         self._concurrency = concurrency
@@ -109,7 +119,12 @@ class Worker:
         return tuple(self._handlers)
 
     def handler(
-        self, job: str | JobDefinition[Any], *, time_limit: Seconds | None = None
+        self,
+        job: str | JobDefinition[Any],
+        *,
+        time_limit: Seconds | None = None,
+        batch: int | None = None,
+        within: Seconds | None = None,
     ) -> Callable[[Function], Function]:
         """Declare the decorated function as the handler of a topic. The function itself is not changed.
 
@@ -130,15 +145,31 @@ class Worker:
         An exception releases the job, with its text as `last_error`, so that it is delivered again after its backoff.
         Retry, Snooze and Reject override that.
 
+        With `batch` (1 to 1000), one call gets up to so many jobs, of any topics that the handler is for. It begins
+        when the batch is full, or `within` (0 to 60 s, by default 1 s) after the first job came; sooner if half of a
+        job's `time_limit` has passed. The first parameter gets a list of bodies, without invalid ones, and a parameter
+        annotated with `BatchContext` the jobs, to give them different outcomes. If the function returns, which it must
+        do without a value, all others are finished; an exception is the outcome of all others. A call counts as one
+        handler towards the concurrency. An async one is cancelled when all its jobs are stopped: by cancels, lost
+        leases, their time limits or the end of the worker. One that is stopped alone shows that by `cancelled`.
+
         Raises:
             ValueError: the topic has a handler, there are 32 topics already, or a value is out of its range.
-            TypeError: the function cannot be called with these arguments, takes another type than the definition's, or
-                the topic was forgotten.
+            TypeError: the function cannot be called with these arguments, takes another type than the definition's, the
+                topic was forgotten, or a middleware does not take batches.
         """
         check_topic(job)
+        if batch is None and within is not None:
+            raise ValueError("within is for a handler that takes batches: give batch, too")
 
         def declare(function: Function) -> Function:
-            self._handlers.add(Handler(job, function, time_limit=time_limit))
+            if batch is None:
+                handler = Handler(job, function, time_limit=time_limit)
+            else:
+                handler = BatchHandler(job, function, batch=batch, within=within, time_limit=time_limit)
+                for layer in self._middleware:
+                    check_layer(layer)
+            self._handlers.add(handler)
             return function
 
         return declare
@@ -186,7 +217,15 @@ class Worker:
 
         ``await call_next()`` runs the inner layers and returns the handler's value; the layer's own return value
         replaces it. A layer may raise what a handler may. A time limit covers handler and middleware together.
+
+        A layer wraps the call of a batch once, with a BatchContext. In a worker with such handlers, the annotation of
+        its first parameter must say that it takes that: ``Context | BatchContext``.
+
+        Raises:
+            TypeError: it does not, and a handler takes batches.
         """
+        if self._handlers.take_batches:
+            check_layer(layer)
         self._middleware.append(layer)
         return layer
 
@@ -298,7 +337,8 @@ class Worker:
             return client
         url = self._url if url is None else url
         # The worker retries by itself, without limit, and keeps track of lost responses.
-        return AsyncClient(url, key=self._key if key is None else key, retry_for=0, tracing=self._tracing)
+        key = self._key if key is None else key
+        return AsyncClient(url, key=key, retry_for=0, tracing=self._tracing, cipher=self._cipher)
 
     def _on_signal(self, number: signal.Signals) -> None:
         self.stop()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
-from deferd import AsyncClient
+from deferd import AsyncClient, Cipher
 from deferd.testing import ServiceForTests
 from tests.acceptance.project.test_readme import block_with, blocks, module_of
 from tests.acceptance.worker.worker_runs import in_state, serving
@@ -38,6 +41,25 @@ def test_a_program_pops_by_a_pattern_and_chains(service: ServiceForTests, capsys
     assert printed_by("count=False", service, capsys) == ["orders.eu snoozed after 0 attempts", "snoozes: 1", "delayed"]
 
 
+@pytest.fixture
+def key_folder(tmp_path: Path) -> Path:
+    """A folder with a file of keys."""
+    (tmp_path / "cipher-keys").write_text(Cipher.new_key("k1"))
+    return tmp_path
+
+
+async def test_the_program_of_the_page_on_encryption_runs(
+    service: ServiceForTests, key_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(key_folder)
+    [program] = blocks("encryption", "python")
+    names = module_of(program, service)
+    async with AsyncClient(service.url, cipher=names["cipher"]) as client, serving(names["worker"]):
+        sent = await in_state(client, "mail.welcome", "welcome-7", "finished")
+    assert sent.result == "sent to ada@example.com"
+    names["client"].close()
+
+
 @pytest.mark.slow
 async def test_the_worker_of_the_page_snoozes_and_chains(
     service: ServiceForTests, capsys: pytest.CaptureFixture[str]
@@ -57,3 +79,25 @@ async def test_the_worker_of_the_page_snoozes_and_chains(
             while sum((await client.topic("mail")).counts.values()):
                 await asyncio.sleep(0.05)
     assert "sending orders.eu: invoice 17" in capsys.readouterr().out
+
+
+async def test_the_recipe_of_a_bulk_insert_keeps_what_fits(
+    service: ServiceForTests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    [program] = [block for block in blocks("worker", "python") if "executemany" in block]
+    worker = module_of(program, service)["worker"]
+    with closing(sqlite3.connect("shop.db")) as database:
+        database.execute("CREATE TABLE orders (number INTEGER PRIMARY KEY, total REAL CHECK (total >= 0))")
+        async with AsyncClient(service.url) as client, serving(worker):
+            bodies = {"a": 5.0, "b": -1.0, "c": 7.0}
+            jobs = [
+                {"topic": f"orders.{name}", "id": name, "body": {"number": number, "total": total}, "retain": 60}
+                for number, (name, total) in enumerate(bodies.items())
+            ]
+            await client.put_batch(jobs)
+            for name in ("a", "c"):
+                await in_state(client, f"orders.{name}", name, "finished")
+            wrong = await in_state(client, "orders.b", "b", "dead")
+        assert str(wrong.last_error).startswith("CHECK constraint failed")
+        assert database.execute("SELECT number, total FROM orders ORDER BY number").fetchall() == [(0, 5.0), (2, 7.0)]

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from deferd import (
     AsyncClient,
+    BatchContext,
     Client,
     Context,
     InvalidInput,
@@ -480,3 +481,72 @@ print(done)
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
     assert (ran.stdout, ran.stderr) == ("[7]\n", "")
+
+
+# Handlers that take batches
+
+
+def batch_worker(calls: list[list[int]], *, batch: int = 3) -> Worker:
+    worker = Worker()
+
+    @worker.handler("numbers.*", batch=batch)
+    def add(numbers: list[int], context: BatchContext) -> None:
+        calls.append(numbers)
+        for number, one in zip(numbers, context, strict=True):
+            if number < 0:
+                context.fail(one, Reject("below zero"))
+            elif number == 100:
+                one.put("numbers.more", 7)
+                context.finish(one, {"added": number})
+
+    return worker
+
+
+def test_jobs_that_are_put_together_or_delayed_run_in_batches() -> None:
+    calls: list[list[int]] = []
+    jobs = EagerJobs(batch_worker(calls))
+    jobs.client.put_batch([{"topic": f"numbers.{n % 2}", "body": n} for n in range(5)])
+    assert calls == [[0, 1, 2], [3, 4]]
+    assert {job.state for job in jobs.jobs} == {"finished"}
+    calls.clear()
+    jobs.client.put("numbers.0", 9)
+    for n in range(4):
+        jobs.client.put("numbers.0", n, delay=10 - n)
+    assert [job.body for job in jobs.run_delayed()] == [3, 2, 1, 0]
+    assert calls == [[9], [3, 2, 1], [0]]
+    calls.clear()
+    jobs.client.put("numbers.0", 5, delay=60)
+    jobs.run(jobs.jobs[-1])
+    assert calls == [[5]]
+
+
+def test_each_job_of_a_batch_has_its_outcome() -> None:
+    calls: list[list[int]] = []
+    jobs = EagerJobs(batch_worker(calls, batch=5))
+    results = jobs.client.put_batch([{"topic": "numbers.0", "body": body} for body in (1, -1, "x", 100)])
+    assert [result.status for result in results] == [201] * 4
+    assert calls == [[1, -1, 100], [7]]
+    states = [(job.state, job.error and job.error[:10], job.result) for job in jobs.jobs]
+    assert states == [
+        ("finished", None, None),
+        ("dead", "below zero", None),
+        ("dead", "the body d", None),
+        ("finished", None, {"added": 100}),
+        ("finished", None, None),
+    ]
+
+
+async def test_an_exception_of_a_batch_is_recorded_for_each_job_and_raised() -> None:
+    worker = Worker()
+
+    @worker.handler("t", batch=3)
+    async def fail(context: BatchContext) -> None:
+        context.finish(context[0])
+        raise LookupError("no table")
+
+    jobs = EagerJobs(worker)
+    with pytest.raises(LookupError, match="no table"):
+        await jobs.async_client.put_batch([{"topic": "t"}, {"topic": "t"}, {"topic": "t"}, {"topic": "t"}])
+    await jobs.async_client.put("recorded")
+    assert [job.state for job in jobs.jobs] == ["finished", "delayed", "delayed", "ready", "ready"]
+    assert [job.error for job in jobs.jobs[:3]] == [None, *["LookupError: no table"] * 2]
