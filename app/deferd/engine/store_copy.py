@@ -27,6 +27,7 @@ from deferd.engine.partition_store import PartitionStore
 from deferd.engine.partitions import topic_of
 from deferd.engine.record import read_record
 from deferd.engine.redis_keys import (
+    BATCH_PREFIX,
     CONSOLE_PREFIX,
     EVENTS_PREFIX,
     HISTORY_PREFIX,
@@ -128,7 +129,9 @@ async def copy_store(
         before = await _inventory(source, from_shards)
         with _named(target):
             to_shards = await _prepare(target, shards, layout)
-        copy = _Copy(source, target, to_shards, sum(before.elements.values()) + sum(shelved.values()), on_progress)
+        copy = _Copy(
+            source, target, from_shards, to_shards, sum(before.elements.values()) + sum(shelved.values()), on_progress
+        )
         await copy.run(from_shards)
         after, copied = await _inventory(source, from_shards), await _inventory(target, to_shards)
         if shelf is not None:
@@ -164,10 +167,18 @@ async def clock_ms(store: Store) -> int:
 
 
 class _Copy:
-    def __init__(
-        self, source: Store, target: Store, to_shards: int, total: int, on_progress: Callable[[int, int], None]
+    def __init__(  # noqa: PLR0917 (what a copy is from, and to)
+        self,
+        source: Store,
+        target: Store,
+        from_shards: int,
+        to_shards: int,
+        total: int,
+        on_progress: Callable[[int, int], None],
     ) -> None:
         self._source, self._target = source, target
+        self._keeps_together = from_shards % to_shards == 0
+        """Whether topics that are in one shard of the source are in one of the target."""
         self._source_scripts, self._target_scripts = Scripts(source), Scripts(target)
         self._keys = Keys(to_shards)
         self._copied, self._total = 0, total
@@ -178,6 +189,8 @@ class _Copy:
         batch: list[_KeyFound] = []
         with _named(self._source):
             async for found in _keys_of(self._source, from_shards):
+                if found.part == "batches" and not found.topic and not self._keeps_together:
+                    await self._refuse_open_batches(found)
                 is_of_shelf = found.topic and found.part == _SHELF  # the target has none
                 if not is_of_shelf and not found.part.startswith(_LEFT_BEHIND):
                     batch.append(found)
@@ -214,6 +227,20 @@ class _Copy:
                     self._note_copied(len(elements))
             case _:
                 self.left_out.append(found.key)
+
+    async def _refuse_open_batches(self, found: _KeyFound) -> None:
+        """Raise StoreRefused if a batch of a shard is not completed: its jobs may belong into several of the target."""
+        async for elements in self._elements(found):
+            for name in elements[::2]:
+                key = f"{found.key.removesuffix(found.part)}{BATCH_PREFIX}{name.decode()}"
+                with _named(self._source):
+                    fields = await self._source_scripts.command("HMGET", key, "created", "completed")
+                if fields[0] is not None and fields[1] is None:
+                    raise StoreRefused(
+                        f"batch {name.decode()!r} is not completed, and its jobs may belong into several shards of a "
+                        "store with another number of them: wait until its jobs have ended, or delete it "
+                        "(`deferd batch NAME --delete`), or copy into the same number of shards"
+                    )
 
     async def add_shelved(self, shelf: ShelvedJobs, counts: Mapping[str, int]) -> None:
         """Store the jobs that are on the shelf of the source, so many of each partition."""

@@ -11,6 +11,7 @@ import pytest
 from deferd.contract.bulk_model import CancelSelected
 from deferd.contract.ends import OnEnd
 from deferd.contract.model import JobState, PutJob, TopicSettings
+from deferd.contract.operations.batches import BatchEnd, PutBatchOfJobs
 from deferd.contract.operations.push import SetPush
 from deferd.contract.operations.schedules_and_calendars import PutSchedule
 from deferd.engine.engine import Engine
@@ -258,6 +259,33 @@ async def test_follow_ups_taken_ids_and_collected_items_are_copied(
     engine = Engine(target)
     assert (await engine.consistency.audit_topic("t1")).clean
     assert (await engine.queue.get("t1", "items")).items == 1500
+    await engine.close()
+
+
+async def test_batches_are_copied_unless_their_jobs_may_be_separated(
+    store: Store, server: StoreServer, target: Store, target_server: StoreServer
+) -> None:
+    await seed(store)
+    engine = Engine(store)
+    on_end = PutBatchOfJobs(on_end=BatchEnd(topic="done"))
+    await engine.batches.put("b", on_end, None)
+    await engine.batches.put("completed", on_end.model_copy(update={"seal": True}), None)
+    await engine.puts.put(PutJob(topic="t1", id="a", batch="b", delay=60))
+    with pytest.raises(StoreRefused, match="batch 'b' is not completed"):
+        await copy_store(store, target, shards=3)
+    report = await copy_store(store, target, shards=1)
+    assert (report.adds_up, report.left_out) == (True, [])
+    assert contents(target_server) == contents(server)
+    assert 86_000_000 < target_server.command("PTTL", "deferd:{0}:batch/completed") <= 86_400_000
+    await engine.close()
+    engine = Engine(target)
+    await engine.batches.put("b", PutBatchOfJobs(seal=True), await engine.batches.get("b"))
+    await engine.cancels.cancel("t1", "a")
+    assert (await engine.batches.get("b")).completed_ms is not None
+    await engine.batches.delete(await engine.batches.get("b"), None, "cancel")
+    assert (await engine.consistency.audit_store()).clean
+    server.command("FLUSHALL")
+    assert (await copy_store(target, store, shards=3)).adds_up
     await engine.close()
 
 
