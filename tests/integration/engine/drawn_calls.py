@@ -36,6 +36,14 @@ backoffs = st.sampled_from(
         {"kind": "schedule", "seconds": [10, 60], "then": "repeat_last", "jitter": 0},
     ]
 )
+ENDS = "ends"
+"""The topic into which ends put their jobs."""
+_on_ends: tuple[dict[str, Any], ...] = (
+    {"topic": ENDS},
+    {"topic": ENDS, "body": True},
+    {"topic": ENDS, "on": ["finished", "cancelled"]},
+    {"topic": ENDS, "on": ["dead"], "id": "{topic}.{id}:{outcome}"},
+)
 _policy_fields: dict[str, st.SearchStrategy[Any]] = {
     "ttr": st.sampled_from([10, 30]),
     "max_attempts": st.sampled_from([None, 2, None, 1]),
@@ -45,6 +53,7 @@ _policy_fields: dict[str, st.SearchStrategy[Any]] = {
     "dead_retain": st.sampled_from([20, 0, 200]),
     "time_limit": st.sampled_from([20, None, 40]),
     "deadline": st.sampled_from([60, None, 20, 200]),
+    "on_end": st.sampled_from([*_on_ends, None]),
 }
 TAGS = ("x", "y")
 tags = st.sampled_from([["x"], ["y", "x"], []])
@@ -118,7 +127,8 @@ leases_ms = st.sampled_from([None, None, 10_000, 120_000])
 patterns = st.sampled_from(PATTERNS)
 consumers = st.sampled_from(["worker-1", "worker-2", None])
 request_ids = st.sampled_from([None, None, *REQUEST_IDS])
-errors = st.sampled_from([None, "", "it went wrong"])
+ERRORS = (None, "", "it went wrong")
+errors = st.sampled_from(ERRORS)
 are_attempts = st.sampled_from([True, True, False])
 states = st.sampled_from([*JobState, None, None])
 receipts = st.one_of(

@@ -165,7 +165,7 @@ class EveryCall(EngineAndModel):
     ) -> tuple[Select, list[JobModel], Counter[JobState]]:
         """The selection, the models of its topics, and its jobs by their states."""
         tag, state = which
-        select = Select.model_validate({"tag": tag, "state": state, "topics": ["*"] if everywhere else [topic]})
+        select = Select.model_validate({"tag": tag, "state": state, "topics": ["b*", "o*"] if everywhere else [topic]})
         models = list(self.models.values()) if everywhere else [self.models[topic]]
         return select, models, Counter(job.state for model in models for job in model.selected(tag, state))
 
