@@ -6,7 +6,7 @@ is listed twice is drawn twice as often.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 from hypothesis import strategies as st
@@ -80,12 +80,15 @@ limits = st.fixed_dictionaries(
 """Rates are over an odd number of seconds, so that no move of the clock ends where their spans do."""
 
 
-def without_flows(drawn: Any) -> Any:
-    """Drawn arguments without groups, priorities and limits."""
+FLOW_FIELDS = frozenset({*of_flow, "limits"})
+
+
+def without(fields: Set[str], drawn: Any) -> Any:
+    """Drawn arguments without these fields."""
     if isinstance(drawn, dict):
-        return {name: without_flows(value) for name, value in drawn.items() if name not in {*of_flow, "limits"}}
+        return {name: without(fields, value) for name, value in drawn.items() if name not in fields}
     if isinstance(drawn, list | tuple):
-        return type(drawn)(without_flows(value) for value in drawn)
+        return type(drawn)(without(fields, value) for value in drawn)
     return drawn
 
 
