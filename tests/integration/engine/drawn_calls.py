@@ -6,7 +6,7 @@ is listed twice is drawn twice as often.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -83,7 +83,7 @@ limits = st.fixed_dictionaries(
 FLOW_FIELDS = frozenset({*of_flow, "limits"})
 
 
-def without(fields: Set[str], drawn: Any) -> Any:
+def without(fields: Container[str], drawn: Any) -> Any:
     """Drawn arguments without these fields."""
     if isinstance(drawn, dict):
         return {name: without(fields, value) for name, value in drawn.items() if name not in fields}

@@ -26,6 +26,7 @@ for at = 4, #ARGV, 2 do
       redis.call('ZADD', EXPIRY, expiry, id)
       earliest = math.min(earliest, expiry)
     end
+    ENDS.joined(record.extra)
     if record.extra.g then tagged[id] = record.extra.g end
   end
 end
