@@ -126,6 +126,8 @@ def test_a_cancel_of_many_is_an_end_of_each(door: Door) -> None:
 def test_a_cancel_by_tag_and_a_purge_are_ends(door: Door) -> None:
     topic = beside(door)
     tag = door.topic
+    door.kill("tag-dead", tags=[tag], on_end={"topic": topic})
+    assert outcomes(door, topic) == [("tag-dead", "dead")]
     for state in ("delayed", "ready", "reserved"):
         door.put(f"tag-{state}", delay=60 if state == "delayed" else 0, tags=[tag], on_end={"topic": topic})
         if state == "reserved":

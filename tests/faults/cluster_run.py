@@ -16,14 +16,13 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 
 from deferd import AsyncClient, Context, Retry, Worker
 from deferd.contract.errors import DeferdError, StoreUnavailable
 from deferd.engine.redis_keys import READY_CHANNEL, Keys
 from tests.acceptance.service_process import ServiceProcess
-from tests.faults.ends import wrong_ends
+from tests.faults.ends import topic_of_ends, wrong_ends
 from tests.faults.orphans import no_orphans
 from tests.integration.store.store_servers import ClusterSet, StoreServer
 from tests.waiting import until, wait_until
@@ -293,7 +292,7 @@ class _Load:
 
     async def wrong_ends(self) -> list[str]:
         """A sentence for each job that does not have one end."""
-        ended = [_ended(topic) for topic in self.topics]
+        ended = [topic_of_ends(KEYS, topic) for topic in self.topics]
         return await wrong_ends(self.clients[0], ended, self.handled | self.woken, self._tries)
 
     async def _handle(self, context: Context) -> None:
@@ -311,7 +310,7 @@ class _Load:
         began_s = time.monotonic()
         self._tries[job] += 1
         try:
-            await client.put(topic, id=job, on_conflict="keep", on_end={"topic": _ended(topic)}, **TERMS)  # type: ignore[arg-type]
+            await client.put(topic, id=job, on_conflict="keep", on_end={"topic": topic_of_ends(KEYS, topic)}, **TERMS)  # type: ignore[arg-type]
         except DeferdError:
             return False
         where[job] = Waited(topic, began_s, self._seen_s.get(job))
@@ -350,13 +349,6 @@ def _topic_of(cluster: ClusterSet, master: StoreServer, prefix: str) -> str:
     """A topic whose shard is on this primary."""
     names = (f"{prefix}-{number}" for number in range(1000))
     return next(name for name in names if cluster.holder_of(KEYS.of_topic(name)[0]) is master)
-
-
-@lru_cache
-def _ended(topic: str) -> str:
-    """The topic of the ends of its jobs, in its shard."""
-    names = (f"{topic}.ended.{number}" for number in itertools.count())
-    return next(name for name in names if KEYS.shard_of(name) == KEYS.shard_of(topic))
 
 
 def report_cluster(outcome: ClusterOutcome) -> str:

@@ -8,10 +8,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from itertools import count
 
 from deferd import AsyncClient
+from deferd.engine.redis_keys import Keys
 
 BATCH = 1000
+
+
+def topic_of_ends(keys: Keys, topic: str) -> str:
+    """A topic in the shard of this one."""
+    names = (f"{topic}.ended.{number}" for number in count())
+    return next(name for name in names if keys.shard_of(name) == keys.shard_of(topic))
 
 
 async def wrong_ends(

@@ -136,7 +136,7 @@ def report_failovers(failovers: Failovers) -> str:
         (len(failovers.lost), "acknowledged jobs lost, or delivered only in their earlier version"),
         (len(failovers.early), "jobs delivered before they were due"),
         (len(failovers.never_put), "delivered jobs that nobody had put"),
-        (len(failovers.wrong_ends), "jobs with another number of ends than their ends have put jobs"),
+        (len(failovers.wrong_ends), "jobs with fewer or more ends than they may have"),
         (failovers.left, "jobs left at the end"),
         (len(failovers.audit), "findings of the consistency check"),
     )
