@@ -1,4 +1,4 @@
-"""What an end puts in stores that are full or damaged, into topics that have changed, and for jobs from the shelf."""
+"""What an end puts in stores that are full or damaged, and into topics that have got partitions."""
 
 from __future__ import annotations
 
@@ -98,14 +98,3 @@ async def test_a_topic_that_has_got_partitions_finds_the_jobs_that_ends_put(serv
         assert sorted(orjson.loads(one.body)["id"] for one in popped) == ids
         for one in popped:
             await engine.queue.finish(ended, one.id, one.receipt)
-
-
-async def test_jobs_that_come_from_the_shelf_put_what_their_ends_put(driver: EngineDriver) -> None:
-    """Also when the store has lost what it knew of their topic."""
-    await driver.put("a", delay=60, **ON_END)
-    raw = driver.server.command("HGET", f"deferd:{{0}}:{TOPIC}:pool", "a")
-    driver.server.command("FLUSHALL")
-    keys = driver.engine._keys.of_topic(TOPIC)
-    assert await driver.engine._scripts.run("shelve_in", keys, (TOPIC, 1, "token", "a", raw)) == [1]
-    await driver.cancels.cancel(TOPIC, "a")
-    assert await outcomes(driver) == [("a", "cancelled")]

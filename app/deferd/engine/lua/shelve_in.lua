@@ -26,7 +26,6 @@ for at = 4, #ARGV, 2 do
       redis.call('ZADD', EXPIRY, expiry, id)
       earliest = math.min(earliest, expiry)
     end
-    ENDS.joined(record.extra)
     if record.extra.g then tagged[id] = record.extra.g end
     ENDS.joined(record.extra)  -- a store that was emptied does not know any more that the topic has such jobs
   end
