@@ -188,10 +188,10 @@ def test_only_the_outcomes_that_are_named_put_a_job(door: Door) -> None:
 def test_an_id_from_a_template_is_put_once(door: Door) -> None:
     topic = beside(door)
     on_end = {"topic": topic, "id": "{outcome}:{id}"}
-    door.kill("a", on_end=on_end)
+    door.kill("a", "first", on_end=on_end)
     door.redrive()
-    door.bury("a", door.pop_one()["receipt"])
-    assert [job["id"] for job in ended(door, topic)] == ["dead:a"]
+    door.bury("a", door.pop_one()["receipt"], error="second")
+    assert [(job["id"], job["body"]["error"]) for job in ended(door, topic)] == [("dead:a", "first")]
 
 
 def test_a_redriven_job_ends_once_more(door: Door) -> None:
