@@ -83,6 +83,15 @@ async def test_damaged_items_stop_neither_an_end_nor_the_timer(driver: EngineDri
     assert await outcomes(driver) == [("a", "cancelled"), ("b", "dead")]
 
 
+@pytest.mark.parametrize(("shelved", "job_id"), [(0, "a-cancelled"), (1, "end-")])
+async def test_an_id_that_may_be_on_the_shelf_is_not_taken(driver: EngineDriver, shelved: int, job_id: str) -> None:
+    driver.server.command("HSET", f"{KEY}:shelf", "jobs", shelved)
+    await driver.put("a", delay=60, on_end={"topic": ENDS, "id": "{id}-{outcome}"})
+    await driver.cancels.cancel(TOPIC, "a")
+    [stored] = driver.server.command("HKEYS", f"{KEY}:pool")
+    assert stored.decode().startswith(job_id)
+
+
 async def test_a_topic_that_has_got_partitions_finds_the_jobs_that_ends_put(server: StoreServer) -> None:
     async with partitioned_topic.unaware_engine(server, movable_clock=True) as engine:
         ended, shard_of = partitioned_topic.TOPIC, engine._keys.shard_of
