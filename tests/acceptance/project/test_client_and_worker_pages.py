@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deferd import AsyncClient
+from deferd import AsyncClient, Cipher
 from deferd.testing import ServiceForTests
 from tests.acceptance.project.test_readme import block_with, blocks, module_of
 from tests.acceptance.worker.worker_runs import in_state, serving
@@ -39,6 +39,25 @@ def test_puts_of_one_id_become_one_job(service: ServiceForTests, capsys: pytest.
 
 def test_a_program_pops_by_a_pattern_and_chains(service: ServiceForTests, capsys: pytest.CaptureFixture[str]) -> None:
     assert printed_by("count=False", service, capsys) == ["orders.eu snoozed after 0 attempts", "snoozes: 1", "delayed"]
+
+
+@pytest.fixture
+def key_folder(tmp_path: Path) -> Path:
+    """A folder with a file of keys."""
+    (tmp_path / "cipher-keys").write_text(Cipher.new_key("k1"))
+    return tmp_path
+
+
+async def test_the_program_of_the_page_on_encryption_runs(
+    service: ServiceForTests, key_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(key_folder)
+    [program] = blocks("encryption", "python")
+    names = module_of(program, service)
+    async with AsyncClient(service.url, cipher=names["cipher"]) as client, serving(names["worker"]):
+        sent = await in_state(client, "mail.welcome", "welcome-7", "finished")
+    assert sent.result == "sent to ada@example.com"
+    names["client"].close()
 
 
 @pytest.mark.slow
