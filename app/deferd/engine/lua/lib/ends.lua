@@ -75,10 +75,12 @@ function ENDS.ended(id, record, outcome, result)
   if is_meant then ENDS.put(job_of_end(id, record, outcome, result)) end
 end
 
--- The same for a job that is cancelled, by its record as it is stored. One that cannot be read puts nothing.
-function ENDS.cancelled(id, raw)
+-- The same for a job that is cancelled, by its record as it is stored, and its state. One that cannot be read puts nothing.
+function ENDS.cancelled(id, raw, state)
   local is_read, record = pcall(read_record, raw)
-  if is_read and ENDS.matters(record.extra) then ENDS.ended(id, record, 'cancelled') end
+  if not (is_read and ENDS.matters(record.extra)) then return end
+  if state == 'reserved' then record.attempts = record.attempts + 1 end
+  ENDS.ended(id, record, 'cancelled')
 end
 
 -- The KEYS of scripts on another topic of the shard.
