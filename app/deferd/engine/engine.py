@@ -9,6 +9,7 @@ from collections.abc import Callable
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine import metrics
 from deferd.engine.activity_list import ActivityList
+from deferd.engine.batches import Batches
 from deferd.engine.bulk_actions import BulkActions
 from deferd.engine.calendars import Calendars
 from deferd.engine.cancels import Cancels
@@ -111,7 +112,14 @@ class Engine:
         failure_domain = keys.shard_of if store.cluster else lambda _topic: 0
         throttle = BulkThrottle(failure_domain)
         durable_calls = DurableCalls(store, keys, embedded=embedded)
-        self.puts = Puts(PutSender(self._scripts, keys, self.placer, self.partitions, durable_calls), labels, throttle)
+        self.bulk = BulkActions(self._scripts, keys, labels, throttle, usage=self.usage, partitions=self.partitions)
+        self.batches = Batches(self._scripts, keys, self.bulk)
+        self.puts = Puts(
+            PutSender(self._scripts, keys, self.placer, self.partitions, durable_calls),
+            labels,
+            throttle,
+            why_no_batch=self.batches.why_not_here,
+        )
         self.cancels = Cancels(
             self._scripts, keys, labels, throttle, partitions=self.partitions, durable_calls=durable_calls
         )
@@ -124,14 +132,20 @@ class Engine:
             keys,
             labels,
             puts=self.puts,
-            chained=ChainedPuts(self._scripts, keys, self.placer, self.partitions, durable_calls),
+            chained=ChainedPuts(
+                self._scripts,
+                keys,
+                self.placer,
+                self.partitions,
+                durable_calls,
+                why_no_batch=self.batches.why_not_here,
+            ),
             placer=self.placer,
             partitions=self.partitions,
             bulk_throttle=throttle,
             dead_retention_ms=dead_retention_ms,
         )
         self.push = PushStore(self._scripts, keys, self.queue, labels.label)
-        self.bulk = BulkActions(self._scripts, keys, labels, throttle, usage=self.usage, partitions=self.partitions)
         self.undos = Undos(self._scripts, keys, labels, throttle, self.partitions)
         self.activity = ActivityList(self._scripts, keys)
         run_windows = RunWindows(self.placer)

@@ -477,7 +477,7 @@ class JobModel(PutModel):
         if on_end is None or outcome not in on_end.get("on", [outcome]):
             return
         named = {"topic": self.topic, "id": job.id, "outcome": outcome}
-        body = {**named, **more, "attempts": job.attempts, "tags": job.policy["tags"], "headers": {}}
+        body = {**named, **more, "attempts": job.ended, "tags": job.policy["tags"], "headers": {}}
         if on_end.get("body"):
             body["body"] = job.body
         if outcome != "finished" and job.last_error is not None:

@@ -34,7 +34,7 @@ local function purge(id, state, score)
     if state == 'reserved' or is_live and (has_flows or ENDS.may_matter()) then
       bytes = bytes + redis.call('HSTRLEN', POOL, id)  -- it is read
     end
-    if is_live and ENDS.may_matter() then ENDS.cancelled(id, redis.call('HGET', POOL, id), state) end
+    if is_live and ENDS.may_matter() then ENDS.cancelled(id, redis.call('HGET', POOL, id)) end
     remove_job(id, state, score, now)
   elseif #first < OPTIONS.samples then
     first[#first + 1], states_of_first[#first + 1] = id, state

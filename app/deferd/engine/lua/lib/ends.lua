@@ -2,13 +2,15 @@
 -- or is cancelled; not when a put replaces it, or when its retention is over.
 -- Keys of a record's extra:
 --   oe  `on_end` of contract/ends.py: the job that the end puts; false for none
+--   ba  the batch of the job (lib/batches.lua)
 --   wt  ms until which somebody waits for the end
 -- A topic has the key `ends`, a STRING, from when a job with one of these is stored until the topic is forgotten. While it
 -- has not, calls that cancel jobs need not read them.
 -- @include topic record
+local BATCHES = {}  -- the functions of lib/batches.lua
 local ENDS = { MOST_ID = 255, AT_ONCE = 1000, KEEP = 1, DELAY = 0, OF_FIRST_PARTITION = ':00000000T000000Z' }
 
-function ENDS.matters(extra) return extra.oe or extra.wt end
+function ENDS.matters(extra) return extra.oe or extra.ba or extra.wt end
 
 -- Whether the topic may have jobs whose end matters.
 function ENDS.may_matter()
@@ -69,18 +71,17 @@ function ENDS.ended(id, record, outcome, result)
   if extra.wt then
     redis.call('PUBLISH', 'deferd:ended', string.format('%s %s %s', string.match(TOPIC, '^[^#]*'), id, outcome))
   end
+  if extra.ba then BATCHES.ended(extra.ba, outcome) end
   if not extra.oe then return end
   local is_meant = not extra.oe.on
   for _, one in ipairs(extra.oe.on or {}) do is_meant = is_meant or one == outcome end
   if is_meant then ENDS.put(job_of_end(id, record, outcome, result)) end
 end
 
--- The same for a job that is cancelled, by its record as it is stored, and its state. One that cannot be read puts nothing.
-function ENDS.cancelled(id, raw, state)
+-- The same for a job that is cancelled, by its record as it is stored. One that cannot be read puts nothing.
+function ENDS.cancelled(id, raw)
   local is_read, record = pcall(read_record, raw)
-  if not (is_read and ENDS.matters(record.extra)) then return end
-  if state == 'reserved' then record.attempts = record.attempts + 1 end
-  ENDS.ended(id, record, 'cancelled')
+  if is_read and ENDS.matters(record.extra) then ENDS.ended(id, record, 'cancelled') end
 end
 
 -- The KEYS of scripts on another topic of the shard.

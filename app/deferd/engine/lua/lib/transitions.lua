@@ -202,7 +202,7 @@ local function remove_job(id, state, score, now, keep_follow_up, why)
     FLOWS.left_raw(id, redis.call('HGET', POOL, id))
   end
   if has_more and (why == '' or why == 'overlapped') and state ~= 'dead' and state ~= 'finished' and ENDS.may_matter() then
-    ENDS.cancelled(id, redis.call('HGET', POOL, id), state)
+    ENDS.cancelled(id, redis.call('HGET', POOL, id))
   end
   redis.call('ZREM', set_of(state), id)
   if why then note_event('X', id, state, why) end
