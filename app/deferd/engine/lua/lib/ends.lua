@@ -8,7 +8,7 @@
 -- has not, calls that cancel jobs need not read them.
 -- @include topic record
 local BATCHES = {}  -- the functions of lib/batches.lua
-local ENDS = { MOST_ID = 255, AT_ONCE = 1000, KEEP = 1, DELAY = 0 }
+local ENDS = { MOST_ID = 255, AT_ONCE = 1000, KEEP = 1, DELAY = 0, OF_FIRST_PARTITION = ':00000000T000000Z' }
 
 function ENDS.matters(extra) return extra.oe or extra.ba or extra.wt end
 
@@ -40,7 +40,7 @@ local function job_of_end(id, record, outcome, result)
   add('headers', extra.h and cjson.encode(extra.h) or '{}')
   if extra.oe.body then
     local is_collected = extra.y == 0
-    add('body', is_collected and '[' .. table.concat(redis.call('LRANGE', topic_key('items/') .. id, 0, -1), ',') .. ']'
+    add('body', is_collected and '[' .. table.concat(redis.pcall('LRANGE', topic_key('items/') .. id, 0, -1), ',') .. ']'
       or record.rest)
   end
   parts[#parts + 1] = '}'
@@ -107,6 +107,8 @@ function ENDS.act(scripts)
       local has_partitions = has_settings and settings.n
       local shelved = tonumber(redis.pcall('HGET', of_shard(one.topic .. ':shelf'), 'jobs')) or 0
       puts = { keys = keys_of(one.topic), argv = {}, takes_ids = not has_partitions and shelved <= 0 }
+      -- It is put into the first partition, as are ids like those of runs (engine/partitions.py).
+      puts.new_ids_end = has_partitions and ENDS.OF_FIRST_PARTITION or ''
       of_topic[one.topic] = puts
       of_topic[#of_topic + 1] = one.topic
     end
@@ -115,7 +117,7 @@ function ENDS.act(scripts)
       argv = { one.topic, '0', '' }
       puts.argv[#puts.argv + 1] = argv
     end
-    argv[#argv + 1], argv[#argv + 2] = puts.takes_ids and one.id or one.new_id, one.job
+    argv[#argv + 1], argv[#argv + 2] = puts.takes_ids and one.id or one.new_id .. puts.new_ids_end, one.job
   end
   for _, topic in ipairs(of_topic) do
     for _, argv in ipairs(of_topic[topic].argv) do
