@@ -76,8 +76,10 @@ class ClientDoor(Door):
     def release(self, job_id: str, receipt: str | None = None, **fields: Any) -> Job:
         return _job(self._call(self._client.release, self._ref(job_id, receipt), **fields))
 
-    def touch(self, job_id: str, receipt: str | None = None, *, ttr: float | None = None) -> float:
-        until: datetime = self._call(self._client.touch, self._ref(job_id, receipt), ttr=ttr)
+    def touch(
+        self, job_id: str, receipt: str | None = None, *, ttr: float | None = None, progress: Any = None
+    ) -> float:
+        until: datetime = self._call(self._client.touch, self._ref(job_id, receipt), ttr=ttr, progress=progress)
         return until.timestamp()
 
     def bury(self, job_id: str, receipt: str | None = None, *, error: str | None = None) -> None:

@@ -101,9 +101,12 @@ class EngineDoor(Door):
         found = {"state": released.state.value, "attempts": released.attempts}
         return Job(found if released.due_at_ms is None else {**found, "due_at": released.due_at_ms / 1000})
 
-    def touch(self, job_id: str, receipt: str | None = None, *, ttr: float | None = None) -> float:
+    def touch(
+        self, job_id: str, receipt: str | None = None, *, ttr: float | None = None, progress: Any = None
+    ) -> float:
         ttr_ms = None if ttr is None else round(ttr * 1000)
-        until_ms: int = self._run(self._engine.deliveries.touch(self.topic, job_id, Receipt.of(receipt), ttr_ms=ttr_ms))
+        touch = self._engine.deliveries.touch(self.topic, job_id, Receipt.of(receipt), ttr_ms=ttr_ms, progress=progress)
+        until_ms: int = self._run(touch)
         return until_ms / 1000
 
     def bury(self, job_id: str, receipt: str | None = None, *, error: str | None = None) -> None:

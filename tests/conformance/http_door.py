@@ -91,8 +91,10 @@ class HttpDoor(Door):
     def release(self, job_id: str, receipt: str | None = None, **fields: Any) -> Job:
         return Job.of(self._end("release", job_id, receipt, **fields))
 
-    def touch(self, job_id: str, receipt: str | None = None, *, ttr: float | None = None) -> float:
-        touched = self._end("touch", job_id, receipt, ttr=ttr)
+    def touch(
+        self, job_id: str, receipt: str | None = None, *, ttr: float | None = None, progress: Any = None
+    ) -> float:
+        touched = self._end("touch", job_id, receipt, ttr=ttr, progress=progress)
         assert touched.keys() == {"reserved_until"}
         return datetime.fromisoformat(touched["reserved_until"]).timestamp()
 

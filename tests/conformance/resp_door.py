@@ -72,8 +72,11 @@ class RespDoor(HttpDoor):
         options = _options(fields, texts=("error",))
         return self._job_reply("RELEASE", self.topic, job_id, receipt or "*", *options, *snooze)
 
-    def touch(self, job_id: str, receipt: str | None = None, *, ttr: float | None = None) -> float:
-        options = () if ttr is None else ("TTR", round(ttr * 1000))
+    def touch(
+        self, job_id: str, receipt: str | None = None, *, ttr: float | None = None, progress: Any = None
+    ) -> float:
+        options: list[Any] = [] if ttr is None else ["TTR", round(ttr * 1000)]
+        options += [] if progress is None else ["PROGRESS", json.dumps(progress)]
         reply = self._command("TOUCH", self.topic, job_id, receipt or "*", *options)
         return datetime.fromisoformat(reply["reserved_until"]).timestamp()
 

@@ -13,7 +13,8 @@ in ms (`u`), the latest due ms that its `max_wait` allows (`w`), the number of i
 (`y`; 0 while they are in a list of their own), 1 while a follow-up waits for it (`o`), the receipt of the delivery that
 finished the job whose place it took, as nonce and attempt (`p`), and what happened to the job (`e` last error, `d` why
 it is dead, `da` since which ms, `f` finished at ms, `fb` by which consumer, `n` length of the result in bytes, which
-then precedes the body, `s` how often it was snoozed, `a` the log of its attempts).
+then precedes the body, `s` how often it was snoozed, `a` the log of its attempts, `pg` the JSON of the last progress
+that was reported, as a string, and `pa` when that was).
 The body is kept as the JSON bytes of the put; scripts never parse it.
 
 Of a job with opening hours or a spread, `wi` is the JSON of its `window`, as a string, `sp` its spread in ms, and `sh`
@@ -69,6 +70,8 @@ _ATTRIBUTES = {
     "u": "unique_for_ms",
     "w": "due_by_ms",
     "y": "items",
+    "pg": "progress",
+    "pa": "progress_at_ms",
 }
 """By key: the attribute of a JobRecord that has its value."""
 _KEYS = {field.name: field.key for field in POLICY}
@@ -174,6 +177,9 @@ class JobRecord(msgspec.Struct, gc=False):
     due_by_ms: int | None = None
     items: int = 0
     """How many bodies appends have put into the array that is its body; 0 for other jobs."""
+    progress: str | None = None
+    """The JSON of the last progress that its consumer reported, at `progress_at_ms`."""
+    progress_at_ms: int | None = None
     is_plain: bool = True
     """It has nothing of all this but a policy: responses to most calls need to ask no more."""
     is_follow_up: bool = False

@@ -26,7 +26,7 @@ from deferd.contract.fields import POLICY
 from deferd.contract.model import JobState, PutJob
 from deferd.worker import Context, Reject, Retry, Snooze, Worker
 from deferd.worker.handlers import Handler, TopicHandlers
-from deferd.worker.outcomes import Bury, Finish, of_failure, of_value
+from deferd.worker.outcomes import Bury, Finish, checked_progress, of_failure, of_value
 from deferd.worker.worker import running_loop
 
 __all__ = ["EagerJob", "EagerJobs", "EagerUnsupported"]
@@ -198,7 +198,7 @@ class EagerJobs:
         job.state = "reserved"
         job.exception = None
         job.attempts += 1
-        context = self._running[job] = _EagerContext(convert(_shown(job), Delivery))
+        context = self._running[job] = _EagerContext(convert(_shown(job), Delivery), job)
         try:
             value = await self._call(handler, context, in_loop=in_loop)
         except Exception as error:
@@ -272,6 +272,8 @@ class EagerJob:
     """Deliveries that a handler's Snooze ended, which `attempts` does not include."""
     result: Any = None
     """The return value of the handler, as JSON."""
+    progress: Any = None
+    """The last progress that the handler reported, as JSON."""
     error: str | None = None
     """The job's `last_error`: why the last attempt failed or the job is dead."""
     exception: BaseException | None = field(default=None, repr=False)
@@ -285,10 +287,11 @@ class EagerUnsupported(NotImplementedError):
 class _EagerContext(Context):
     """The context of a job without a lease."""
 
-    __slots__ = ()
+    __slots__ = ("_eager_job",)
 
-    def __init__(self, job: Delivery) -> None:
+    def __init__(self, job: Delivery, eager_job: EagerJob) -> None:
         self.job = job
+        self._eager_job = eager_job
         self._stopped = None
         self._puts = []
 
@@ -299,6 +302,13 @@ class _EagerContext(Context):
         return not self.cancelled
 
     def touch_from_thread(self) -> bool:
+        return not self.cancelled
+
+    async def progress(self, value: Any) -> bool:
+        return self.progress_from_thread(value)
+
+    def progress_from_thread(self, value: Any) -> bool:
+        self._eager_job.progress = checked_progress(value)
         return not self.cancelled
 
 

@@ -62,7 +62,9 @@ def test_a_consumer_pops_touches_releases_and_finishes(shell: Shell, topic: str)
 
     [job] = shell.json("pop", topic, "--ttr", "30s", "--consumer", "me")
     assert (1, "me") == (job["attempt"], shell.json("get", topic, "a")[0]["reserved_by"])
-    [touched] = shell.json("touch", topic, "a", "--receipt", job["receipt"], "--ttr", "1h")
+    [touched] = shell.json("touch", topic, "a", "--receipt", job["receipt"], "--ttr", "1h", "--progress", "0.4")
+    shown = [line.split() for line in shell.good("get", topic, "a").splitlines()]
+    assert [words[:2] for words in shown if words[0] == "progress"] == [["progress", "40%,"]]
     left = datetime.fromisoformat(touched["reserved_until"]) - datetime.now(UTC)
     assert timedelta(minutes=58) < left <= timedelta(minutes=61)
     [released] = shell.json(

@@ -279,6 +279,27 @@ def test_a_cancelled_handler_is_notified(shop: Shop) -> None:
     assert [one.state for one in jobs.jobs] == ["cancelled"]
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_last_progress_is_kept_as_json(shop: Shop, *, is_async: bool) -> None:
+    def plain(context: Context) -> None:
+        assert context.progress_from_thread(0.5)
+        with pytest.raises(InvalidInput, match="at most 1024 bytes of JSON, and has 1025"):
+            context.progress_from_thread("x" * 1023)
+        assert context.progress_from_thread({"order": Order(number=7)})
+
+    async def awaited(context: Context) -> None:
+        assert await context.progress(0.5)
+        with pytest.raises(InvalidInput, match="body"):
+            await context.progress(object())
+        assert await context.progress({"order": Order(number=7)})
+
+    jobs = EagerJobs(shop.worker)
+    shop.worker.handler("long")(awaited if is_async else plain)
+    jobs.client.put("long", id="a")
+    [job] = jobs.jobs
+    assert (job.state, job.progress) == ("finished", {"order": {"number": 7, "placed_at": None}})
+
+
 def test_a_taken_id_is_handled_as_by_a_service(shop: Shop) -> None:
     jobs = EagerJobs(shop.worker)
     close = CLOSE.bind(jobs.client)

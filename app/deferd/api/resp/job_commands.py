@@ -75,7 +75,7 @@ POP_OPTIONS: Options = {
 }
 FINISH_OPTIONS: Options = {**_JSON, b"RESULT": Option("result", lambda _, value: value), b"PUT": json("put")}
 RELEASE_OPTIONS: Options = {b"DELAY": duration("delay"), b"ERROR": Option("error"), b"SNOOZE": flag("count", False)}
-TOUCH_OPTIONS: Options = {b"TTR": duration("ttr")}
+TOUCH_OPTIONS: Options = {b"TTR": duration("ttr"), b"PROGRESS": json("progress")}
 BURY_OPTIONS: Options = {b"ERROR": Option("error")}
 CANCEL_OPTIONS: Options = {
     b"IFRESERVED": Option("if_reserved"),
@@ -163,7 +163,7 @@ async def release(session: Session, command: list[bytes]) -> bytes:
 
 @command(contract.TOUCH_JOB, arity=-4)
 async def touch(session: Session, command: list[bytes]) -> bytes:
-    """``DEFERD.TOUCH topic id receipt|* [TTR ms]``: `POST /jobs/{topic}/{id}/touch`."""
+    """``DEFERD.TOUCH topic id receipt|* [TTR ms] [PROGRESS json]``: `POST /jobs/{topic}/{id}/touch`."""
     return await _end_delivery(session, contract.TOUCH_JOB, command, read_options(command[4:], TOUCH_OPTIONS))
 
 

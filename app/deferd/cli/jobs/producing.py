@@ -171,6 +171,7 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
         ("lease ends", None if job.reserved_until is None else output.when(job.reserved_until)),
         ("held by", job.reserved_by),
         ("held since", None if job.reserved_since is None else output.when(job.reserved_since)),
+        ("progress", _progress(job)),
         ("finished", None if job.finished_at is None else output.when(job.finished_at)),
         *(("attempt " + str(one.attempt), _ended(one)) for one in job.attempts_log),
         ("last error", job.last_error),
@@ -189,6 +190,12 @@ def _ended(attempt: EndedAttempt) -> str:
     by = "" if attempt.by is None else f" by {attempt.by}"
     error = "" if attempt.error is None else f": {attempt.error}"
     return f"{attempt.how.value} {output.when(attempt.ended_at)}{by}{error}"
+
+
+def _progress(job: Job) -> str | None:
+    if job.progress_at is None:
+        return None
+    return f"{output.progress(job.progress)}, {output.when(job.progress_at)}"
 
 
 def _pretty(value: Any) -> str:

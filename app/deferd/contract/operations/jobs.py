@@ -137,6 +137,8 @@ class Job(Response, frozen=True, kw_only=True, eq=False, gc=False):
     followed_by: Annotated[
         FollowUpJob | None, "When the job is read alone: its follow-up, which becomes the job when this one has ended."
     ] = None
+    progress: Annotated[Any, "The last progress that a touch of its consumer reported, in any of its attempts."] = None
+    progress_at: Annotated[datetime | None, "When that was reported."] = None
     last_error: Annotated[str | None, "Error message of the last release or bury."] = None
     reason: Annotated[DeadReason | None, "Why the job is dead."] = None
     dead_at: Annotated[datetime | None, "When the job became dead, if known."] = None
@@ -659,7 +661,10 @@ TOUCH_JOB = Operation(
     tag="consumers",
     scope=Scope.POP,
     summary="Extend a lease",
-    description=("The lease ends `ttr` seconds from now, by default the `ttr` of the job." + _ENDED),
+    description=(
+        "The lease ends `ttr` seconds from now, by default the `ttr` of the job. A `progress` is kept with the job, "
+        "for all who look at it or wait for it; a few reports a second are plenty." + _ENDED
+    ),
     response=Touched,
     response_description="The lease was extended.",
     errors=("job_not_found", "receipt_stale", "job_cancelled"),
