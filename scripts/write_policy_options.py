@@ -16,6 +16,7 @@ TYPES = {
     Kind.COUNT: "int",
     Kind.BACKOFF: "Backoff",
     Kind.WINDOW: "OpeningHours",
+    Kind.ON_END: "End",
     Kind.TEXT: "str",
 }
 HEAD = '''"""The policy of a job as keyword arguments: written by scripts/write_policy_options.py, not by hand."""
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from deferd.client.request_body import Backoff, OpeningHours, Seconds
+from deferd.client.request_body import Backoff, End, OpeningHours, Seconds
 
 
 class PolicyOptions(TypedDict, total=False):

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         job,
     )
     from deferd.contract.backoff import ExponentialBackoff, FixedBackoff, ScheduleBackoff
+    from deferd.contract.ends import OnEnd
     from deferd.contract.errors import (
         CalendarNotFound,
         DeferdError,
@@ -126,6 +127,7 @@ __all__ = [
     "JobReserved",
     "JobState",
     "NoAnswer",
+    "OnEnd",
     "OpeningHours",
     "PayloadTooLarge",
     "PushNotFound",
@@ -171,6 +173,7 @@ _HOMES = (
     "deferd.contract.errors",
     "deferd.client",
     "deferd.contract.backoff",
+    "deferd.contract.ends",
     "deferd.contract.model",
     "deferd.contract.windows",
     "deferd.worker",

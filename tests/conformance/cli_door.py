@@ -24,6 +24,7 @@ _CODES = {
     r"there is no (topic|schedule|calendar|task) (?!.*it is not the name)": r"\1_not_found",
     r"there is a schedule": "schedule_exists",
     r"which is its max_jobs": "topic_full",
+    r"is in another shard": "different_shard",
     r"would be larger|is larger than": "payload_too_large",
 }
 """The code of the problem, by the error that people read."""

@@ -29,7 +29,8 @@ from deferd.api.auth.api_keys import NO_BOUNDS as NO_KEY_BOUNDS
 from deferd.api.auth.api_keys import Bounds
 from deferd.api.request_body import PARSED_IN_THE_LOOP_BYTES, has_many_parts, without_collections
 from deferd.contract import limits
-from deferd.contract.backoff import Backoff, ExponentialBackoff, FixedBackoff, ScheduleBackoff
+from deferd.contract.backoff import Backoff
+from deferd.contract.ends import OnEnd
 from deferd.contract.errors import InvalidInput
 from deferd.contract.fields import PLACING, POLICY, Field, Kind
 from deferd.contract.json_values import is_deeper
@@ -120,7 +121,7 @@ def stored_json(value: Any) -> bytes:
 
 
 _KEPT_BYTES = 200
-"""Windows and backoffs are kept: producers send the same few again and again. Not longer ones, to bound the memory."""
+"""Windows, backoffs and ends are kept: producers send the same few again and again. Not longer ones: memory is bound."""
 _ID = re.compile(limits.ID_PATTERN)
 _TOPIC = re.compile(limits.TOPIC_PATTERN)
 _TRACEPARENT = re.compile(TRACEPARENT_PATTERN)
@@ -163,7 +164,7 @@ def _type_of(field: Field) -> Any:
             return Annotated[float, Meta(ge=field.low, le=field.high)] | UnsetType | None
         case Kind.COUNT:
             return Annotated[int, Meta(ge=field.low, le=field.high)] | UnsetType | None
-        case Kind.BACKOFF:
+        case Kind.BACKOFF | Kind.ON_END:
             return Raw | UnsetType
     return Annotated[str, Meta(min_length=int(field.low), max_length=int(field.high))] | UnsetType | None
 
@@ -172,6 +173,7 @@ if TYPE_CHECKING:
 
     class _Put(_PutFields):
         backoff: Raw | UnsetType = UNSET
+        on_end: Raw | UnsetType = UNSET
 
 else:
     _Put = msgspec.defstruct(
@@ -203,7 +205,8 @@ class EncodedBatch(msgspec.Struct, frozen=True):
 
 _put_decoder = msgspec.json.Decoder(_Put)
 _batch_decoder = msgspec.json.Decoder(_Batch)
-_backoffs: TypeAdapter[ExponentialBackoff | FixedBackoff | ScheduleBackoff] = TypeAdapter(Backoff)
+_OBJECTS: dict[Kind, TypeAdapter[Any]] = {Kind.BACKOFF: TypeAdapter(Backoff), Kind.ON_END: TypeAdapter(OnEnd)}
+_NULL = Raw(b"null")
 _window_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
     WindowFields | WindowsFields | Annotated[str, Meta(pattern=limits.TOPIC_PATTERN.replace("$", r"\Z"))] | None
 )
@@ -296,11 +299,13 @@ def _decode_batch(raw: bytes, key: Bounds, bounds: PutBounds) -> EncodedBatch:
 
 
 def _make_hashable(put: Any) -> None:
-    """Give a put the bytes of its window and backoff, which are compared, in place of their `Raw`."""
+    """Give a put the bytes of its objects, which are compared, in place of their `Raw`."""
     if put.window is not UNSET:
         put.window = bytes(put.window)
     if put.backoff is not UNSET:
         put.backoff = bytes(put.backoff)
+    if put.on_end is not UNSET:
+        put.on_end = None if put.on_end == _NULL else bytes(put.on_end)
 
 
 def _encode_options(
@@ -400,7 +405,7 @@ def _extra(put: _Put, policy: Sequence[Any], bounds: PutBounds) -> bytes:
     extra: dict[str, Any] = {}
     for field, value in () if policy == _NO_POLICY else zip(_POLICY, policy, strict=True):
         if type(value) is bytes:
-            extra |= (_known_backoff if len(value) <= _KEPT_BYTES else _backoff)(field, value)
+            extra |= (_known_object if len(value) <= _KEPT_BYTES else _object)(field, value)
         elif value is not UNSET and (value is not None or field.null_is_none):
             extra[field.key] = to_store(field, value)
     add_put_fields(extra, put, bounds)
@@ -413,12 +418,12 @@ def _extra_of_key(bounds: PutBounds) -> bytes:
     return _extra(_Put(topic=""), _NO_POLICY, bounds)
 
 
-def _backoff(field: Field, raw: bytes) -> dict[str, Any]:
+def _object(field: Field, raw: bytes) -> dict[str, Any]:
     value = msgspec.json.decode(raw)
-    return {} if value is None else {field.key: to_store(field, _backoffs.validate_python(value))}
+    return {} if value is None else {field.key: to_store(field, _OBJECTS[field.kind].validate_python(value))}
 
 
-_known_backoff = lru_cache(maxsize=256)(_backoff)
+_known_object = lru_cache(maxsize=256)(_object)
 _known_window = lru_cache(maxsize=256)(_window)
 """Producers send the same few again and again. Longer ones are not kept, to bound the memory."""
 

@@ -189,8 +189,9 @@ _GAPS = (
 """In the order of the attributes."""
 _EXAMPLES: dict[str, Any] = {"sh": 1, "c": "-", "g": ["-"], "h": {"-": ""}, "gr": "-", "w": 1, "y": 1}
 """Values of those keys whose value is not a part of the shape."""
-_SHAPING_KEYS = PLAIN_KEYS | {"l", "u", "wi", "sp", "pr"}
-"""Further keys of usual jobs, with few different values: deadline, `unique_for`, window, spread and priority."""
+_SHAPING_KEYS = PLAIN_KEYS | {"l", "u", "wi", "sp", "pr", "oe"}
+"""Further keys of usual jobs, with few different values: deadline, `unique_for`, window, spread and priority; `on_end`
+only as that of jobs that ends put, which is none."""
 
 
 def written_job(record: JobRecord) -> Job:

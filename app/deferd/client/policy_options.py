@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from deferd.client.request_body import Backoff, OpeningHours, Seconds
+from deferd.client.request_body import Backoff, End, OpeningHours, Seconds
 
 
 class PolicyOptions(TypedDict, total=False):
     """How a job is delivered and kept. Durations are seconds or a timedelta.
 
     An option that is left out or None comes from the topic's settings, then from the service's defaults; in a change it
-    stays as it is. But None for `max_attempts`, `ttl`, `time_limit`, `deadline`, `window` and `spread` is a value:
-    "none", or "no limit".
+    stays as it is. But None for `max_attempts`, `ttl`, `time_limit`, `deadline`, `window`, `spread` and `on_end` is a
+    value: "none", or "no limit".
     """
 
     ttr: Seconds | None
@@ -40,3 +40,5 @@ class PolicyOptions(TypedDict, total=False):
     spread: Seconds | None
     """Seconds over which due times are spread: each moves later by a part of this that depends on the job's id, so a
     repeated put agrees with itself."""
+    on_end: End | None
+    """The job that is put into another topic when this one has ended: finished, dead or cancelled."""

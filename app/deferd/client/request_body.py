@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from pydantic_core import from_json, to_json
 
 from deferd.contract.backoff import ExponentialBackoff, FixedBackoff, ScheduleBackoff
+from deferd.contract.ends import OnEnd, Outcome
 from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.fields import SECONDS_OF_PUTS
 from deferd.contract.model import FinishItem, PutJob
@@ -66,6 +67,18 @@ Backoff = (
     | FixedBackoffDict
     | ScheduleBackoffDict
 )
+
+
+class OnEndDict(TypedDict, total=False):
+    """OnEnd as a JSON object."""
+
+    topic: Required[str]
+    on: Sequence[Outcome]
+    id: str
+    body: bool
+
+
+End = OnEnd | OnEndDict
 WindowDict = TypedDict(
     "WindowDict",
     {"zone": str, "days": Sequence[Day] | None, "from": str, "to": str, "except": Sequence[str | date]},

@@ -29,6 +29,8 @@ class Kind(Enum):
     """A string."""
     DURABILITY = auto()
     """`memory`, `fsync` or `replicated:N`, stored as a level of store/durability_levels.py."""
+    ON_END = auto()
+    """An object of `contract.ends`."""
     LIMITS = auto()
     """An object of `contract.flow`, only of topics."""
 
@@ -180,6 +182,16 @@ POLICY: Final = (
         label="Spread, seconds",
         hint="due times are moved by up to this",
         high=limits.SPREAD_MAX_S,
+        null_is_none=True,
+    ),
+    Field(
+        "on_end",
+        Kind.ON_END,
+        "oe",
+        about="The job that is put into another topic when this one has ended: finished, dead or cancelled.",
+        help="the job that its end puts: a topic, or JSON with topic, on, id and body; or none",
+        label="When it ends",
+        hint='JSON, such as {"topic": "orders.ended"}',
         null_is_none=True,
     ),
 )

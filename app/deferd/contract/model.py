@@ -27,6 +27,7 @@ from pydantic import (
 
 from deferd.contract import limits
 from deferd.contract.backoff import Backoff
+from deferd.contract.ends import OnEnd
 from deferd.contract.flow import Group, Limits, Priority, TopicLimits
 from deferd.contract.json_values import is_deeper
 from deferd.contract.strict_model import StrictModel, constraint, seconds_field
@@ -438,6 +439,7 @@ class JobPolicy(StrictModel):
     deadline: Annotated[float, constraint("deadline")] | None = None
     window: WindowSpec | None = None
     spread: Annotated[float, constraint("spread")] | None = None
+    on_end: Annotated[OnEnd, constraint("on_end")] | None = None
 
 
 class _When(StrictModel):
@@ -484,6 +486,7 @@ class PutJob(_When, JobPolicy, Labelled):
         },
         {"topic": "calls", "id": "call-7", "window": Window.schema_examples[0], "spread": 600},
         {"topic": "calls", "id": "call-8", "window": "office"},
+        {"topic": "orders.close", "id": "order-1044", "on_end": OnEnd.schema_examples[0]},
     )
 
 
@@ -505,8 +508,8 @@ class PutBatch(StrictModel):
 class ChangeJob(_When, JobPolicy, Labelled):
     """Changes to a delayed or ready job; omitted fields stay as they are.
 
-    `null` clears `ttl`, `max_attempts`, `time_limit`, `deadline`, `window`, `spread`, `tags`, `headers`, `group` and
-    `priority`. New tags or headers replace all earlier ones.
+    `null` clears `ttl`, `max_attempts`, `time_limit`, `deadline`, `window`, `spread`, `on_end`, `tags`, `headers`,
+    `group` and `priority`. New tags or headers replace all earlier ones.
     """
 
     body: JsonValue = Field(default=None, description="New body.")

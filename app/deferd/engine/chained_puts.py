@@ -11,6 +11,7 @@ from deferd.contract.errors import DifferentShard, StoreUnavailable
 from deferd.contract.model import PutJob
 from deferd.contract.operations.jobs import PutResult
 from deferd.engine.deliveries import CANCELLED, NOT_FOUND, OK
+from deferd.engine.ends import check_end_topic
 from deferd.engine.partition_store import PartitionStore
 from deferd.engine.partitions import topic_of
 from deferd.engine.placement import (
@@ -147,6 +148,8 @@ class ChainedPuts:
             if put.has_flow and layout.count > 1:
                 raise flow_refusal_of(put, ("body", "put", index))
             place = layout.home(put.topic, put.id)
+            if put.end_topic is not None:
+                check_end_topic(self._keys, (place,), put.end_topic, ("body", "put", index))
             if self._keys.shard_of(place) != self._keys.shard_of(home):
                 text = f"topic {put.topic!r} is in another shard of the store than topic {topic_of(home)!r}"
                 if layout.count > 1 or known.count(topic_of(home)) > 1:

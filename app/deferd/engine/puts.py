@@ -27,6 +27,7 @@ from deferd.contract.model import JobState, PutJob
 from deferd.contract.operations.jobs import PutResult
 from deferd.contract.timestamps import instant
 from deferd.engine import metrics
+from deferd.engine.ends import check_end_topic
 from deferd.engine.group_commit import GroupCommit, OnResult
 from deferd.engine.job_batches import MOST_JOBS, BulkThrottle
 from deferd.engine.partition_store import PartitionStore
@@ -156,24 +157,33 @@ class Puts:
             TopicFull: the topic holds its `max_jobs`, or the caller's.
             PayloadTooLarge: `on_conflict` is `append`, and the job would have too many items, or too large ones.
             DurabilityUnavailable: the store does not support the durability. Nothing was stored.
-            InvalidInput: a zone or calendar of its window is unknown, or that never opens; or the job has a group or a
-                priority, and its topic several partitions.
+            InvalidInput: a zone or calendar of its window is unknown, or that never opens; the job has a group or a
+                priority, and its topic several partitions; or the topic of its `on_end` has.
+            DifferentShard: the topic of its `on_end` is in another shard.
         """
         put = spec if isinstance(spec, EncodedPut) else encode_put(spec, bounds)
         if put.to_place is not None:
             await self._sender.placer.check(put.to_place)
-        return outcome_of(put, await self._commit_of(put).submit(self._home(put.topic, put.id), put), bounds)
+        home = self._home(put.topic, put.id)
+        self._check_end(put, home, ("body",))
+        return outcome_of(put, await self._commit_of(put).submit(home, put), bounds)
 
     def add(self, put: EncodedPut, on_result: OnResult[StoredPut]) -> None:
         """As `put` for callers without a task, for a put that `may_add` allows; `outcome_of` reads the result."""
         self._commit_of(put).add(self._home(put.topic, put.id), put, on_result)
 
     def may_add(self, put: EncodedPut) -> bool:
-        """Whether `add` takes the put: its window needs no check, or has had one."""
+        """Whether `add` takes the put: its window needs no check, or has had one, and its end puts nothing."""
         to_place = put.to_place
+        if put.end_topic is not None:
+            return False
         if to_place is None or not to_place.window or to_place.window[0] != '"':
             return True  # a window that is not the name of a calendar is checked when it is read
         return self._sender.placer.is_checked(to_place)
+
+    def _check_end(self, put: EncodedPut, home: str, path: tuple[str | int, ...]) -> None:
+        if put.end_topic is not None:
+            check_end_topic(self._sender.keys, (home,), put.end_topic, path)
 
     def _commit_of(self, put: EncodedPut) -> _PutCommit:
         """The group commit of puts that name the same durability, or none."""
@@ -241,6 +251,8 @@ class Puts:
                 raise flow_refusal_of(job, ("body", "jobs", index))
         to_place = await self._check(jobs)
         homes = [self._home(job.topic, job.id) for job in jobs]
+        for index, (job, home) in enumerate(zip(jobs, homes, strict=True)):
+            self._check_end(job, home, ("body", "jobs", index))
         return _Batch(self, self._sender, self._throttle, jobs, homes, to_place=to_place, with_jobs=with_jobs)
 
     async def _check(self, jobs: Sequence[EncodedPut]) -> bool:
@@ -494,7 +506,7 @@ class PutSender:
         self.partitions = partitions
         self._shelf = partitions.shelf
         self._scripts = scripts
-        self._keys = keys
+        self.keys = keys
         self._durable_calls = durable_calls
         self._defaults: dict[str, int] = {}
         """By partition: the default durability of its topic as last seen; only defaults that need replicas."""
@@ -524,7 +536,7 @@ class PutSender:
             StoreUnavailable: also when the level was not reached in time; then the jobs may be stored.
         """
         call = _Call(jobs, level, with_records, slot, to_place)
-        layout = self._keys.partitions.layouts.get(topic_of(topic))
+        layout = self.keys.partitions.layouts.get(topic_of(topic))
         if layout is None:
             belong, partitions = SEPARATOR not in topic, 1
         else:
@@ -542,7 +554,7 @@ class PutSender:
 
     async def _put_where_they_belong(self, topic: str, call: _Call) -> Stored | None:
         """Put the remaining jobs where their ids are held or belong now. None: some still remain."""
-        layout = self._keys.partitions.layout_of(topic)  # the same one throughout: the script compares its number
+        layout = self.keys.partitions.layout_of(topic)  # the same one throughout: the script compares its number
         if layout.count > 1:
             call.results.update((at, _IN_PARTITIONS) for at, job in enumerate(call.jobs) if job.has_flow)
         left = [at for at in range(len(call.jobs)) if at not in call.results]
@@ -620,7 +632,7 @@ class PutSender:
             terms = Terms(ANY_DEFAULT if is_named else reached, place.partitions, due_defaults, asked.generation)
             verb = "put" if place.held_id is None else "put_where_held"
             args = (partition, call.with_records, terms.argument(), *placed)
-            reply: list[Any] = await self._scripts.run(verb, self._keys.of_topic(partition), args, sending=sending)
+            reply: list[Any] = await self._scripts.run(verb, self.keys.of_topic(partition), args, sending=sending)
             return reply
 
         try:

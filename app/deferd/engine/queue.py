@@ -29,6 +29,7 @@ from deferd.engine.deliveries import (
     is_missing,
     raise_unless_ok,
 )
+from deferd.engine.ends import check_end_topic
 from deferd.engine.group_commit import GroupCommit, OnResult
 from deferd.engine.job_batches import FROM_JOBS, MOST_JOBS, BulkThrottle, SlotAt, send_batch
 from deferd.engine.partition_store import PartitionStore
@@ -231,6 +232,8 @@ class JobQueue:
             await self._partitions.refresh(topic)
             if self._partitions.known.count(topic) > 1:
                 raise flow_refusal(topic, ("body",), change.group, change.priority)
+        if change.on_end is not None:
+            check_end_topic(self._keys, (self._partitions.known.home(topic, job_id),), change.on_end.topic)
         extra = change_extra(change)
         has_body = "body" in change.model_fields_set
         args = (

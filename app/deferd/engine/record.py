@@ -38,6 +38,7 @@ import orjson
 import pydantic_core
 from pydantic import BaseModel
 
+from deferd.contract.ends import OnEnd
 from deferd.contract.fields import PLACING, POLICY, Field, Kind
 from deferd.contract.flow import limits_to_store, read_limits
 from deferd.contract.model import JobPolicy, JobState
@@ -75,7 +76,7 @@ _ATTRIBUTES = {
 }
 """By key: the attribute of a JobRecord that has its value."""
 _KEYS = {field.name: field.key for field in POLICY}
-_RARE_KEYS = frozenset({_KEYS["deadline"], _KEYS["backoff"], *(_KEYS[name] for name in PLACING)})
+_RARE_KEYS = frozenset({_KEYS["deadline"], _KEYS["backoff"], _KEYS["on_end"], *(_KEYS[name] for name in PLACING)})
 """With these a job shows more than its policy, or an object."""
 _DEAD_RETAIN_OF_KEY = "k"
 """The bound that the key of its put sets for `dead_retain`: nothing that a job shows."""
@@ -321,10 +322,11 @@ _TO_STORE: dict[Kind, Callable[[Any], Any]] = {
     Kind.BACKOFF: BaseModel.model_dump,
     Kind.WINDOW: window_text,
     Kind.TEXT: str,
+    Kind.ON_END: OnEnd.to_store,
     Kind.DURABILITY: level_named,
     Kind.LIMITS: limits_to_store,
 }
-_NONE = {Kind.SECONDS: 0, Kind.COUNT: 0, Kind.WINDOW: "", Kind.TEXT: ""}
+_NONE = {Kind.SECONDS: 0, Kind.COUNT: 0, Kind.WINDOW: "", Kind.TEXT: "", Kind.ON_END: False}
 """What stands for null."""
 _FROM_STORE: dict[Kind, Callable[[Any], Any]] = {
     Kind.SECONDS: lambda ms: ms / 1000,

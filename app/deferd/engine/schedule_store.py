@@ -35,7 +35,7 @@ from deferd.engine.script_arguments import (
     PutBounds,
     WindowAndSpread,
     encode_put,
-    flow_code,
+    record_code,
 )
 from deferd.engine.scripts import Scripts
 from deferd.engine.shelf import Shelf
@@ -82,7 +82,7 @@ class Change:
     policy: str = ""
     max_jobs: int | None = None
     run_window: RunWindow = NOT_MOVED
-    flow_code: int = 0
+    record_code: int = 0
     """That of the job of its runs."""
 
 
@@ -185,7 +185,7 @@ class ScheduleStore:
         runs: list[str | bytes] = []
         run_window = change.run_window
         for run in change.runs:
-            head = _run_head(run.due_ms, change.max_jobs, ON_CONFLICT["keep"] + change.flow_code)
+            head = _run_head(run.due_ms, change.max_jobs, ON_CONFLICT["keep"] + change.record_code)
             moved = members_of(run_window.window, run_window.spread_ms, run.moved_ms)
             runs += (run.id, head, f"{run.following_ms} {change.policy}", moved)
         asked = await self._shelf.ask(change.topic, [run.id for run in change.runs], within_s=shelf_s)
@@ -386,7 +386,7 @@ class StoredSchedule:
         whole.
         """
         job = self.definition.job
-        head = _run_head(now_ms, bounds.max_jobs, ON_CONFLICT["reject"] + flow_code(job))
+        head = _run_head(now_ms, bounds.max_jobs, ON_CONFLICT["reject"] + record_code(job))
         return EncodedPut(self.topic, job_id, job.durability, head + (self.rest or b""), WindowAndSpread("", 0))
 
 

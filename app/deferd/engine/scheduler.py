@@ -29,6 +29,7 @@ from deferd.contract.errors import (
 from deferd.contract.operations.schedules_and_calendars import PutSchedule
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.cursors import bad_cursor, read_cursor, write_cursor
+from deferd.engine.ends import check_end_topic
 from deferd.engine.puts import PutOutcome, Puts, flow_refusal
 from deferd.engine.schedule_planning import NO_RUNS, NOT_MOVED, Plan, Run, RunTimes, RunWindow, RunWindows
 from deferd.engine.schedule_store import (
@@ -45,7 +46,7 @@ from deferd.engine.schedule_store import (
     read_definition,
     rest_to_store,
 )
-from deferd.engine.script_arguments import PutBounds, flow_code
+from deferd.engine.script_arguments import PutBounds, flow_code, record_code
 from deferd.engine.shelf import OTHERS_WAIT_S
 from deferd.engine.time_slice import TimeSlice, WorkTooLongError
 from deferd.engine.zones import zone_named
@@ -134,6 +135,8 @@ class Schedules:
         """
         await self._windows.check(definition)
         job = definition.job
+        if job.on_end is not None:
+            check_end_topic(self._store.keys, (definition.topic,), job.on_end.topic, ("body", "job"))
         if flow_code(job) and self._store.keys.partitions.count(definition.topic) > 1:
             raise flow_refusal(definition.topic, ("body", "job"), job.group, job.priority)
         for _ in range(_TRIES):
@@ -610,5 +613,5 @@ def _planned_change(  # noqa: PLR0917 (the parts of a schedule)
         policy=f"{definition.overlap} {definition.catch_up}",
         max_jobs=state.max_jobs,
         run_window=run_window,
-        flow_code=flow_code(definition.job),
+        record_code=record_code(definition.job),
     )

@@ -28,7 +28,7 @@ PUT_HEAD_START, PUT_HEAD_END = struct.Struct("<BBQ"), struct.Struct("<II")
 """The same, without the nonce between them."""
 NONCE_IN_HEAD_BYTES = 8
 ON_CONFLICT = {"reject": 0, "keep": 1, "replace": 2, "append": 3}
-_ONLY_LIVE, _AFTER, _HAS_MAX_WAIT, _HAS_FLOW = 4, 8, 16, 32
+_ONLY_LIVE, _AFTER, _HAS_MAX_WAIT, _HAS_FLOW, _HAS_END = 4, 8, 16, 32, 64
 """Added to the code of `on_conflict`, see lua/put.lua."""
 DELAY, INSTANT = 0, 1
 NONCE_BYTES = 6
@@ -91,6 +91,12 @@ class EncodedPut(msgspec.Struct, frozen=True, gc=False):
     def has_flow(self) -> bool:
         """Whether the job has a group or a priority."""
         return self.job[0] & _HAS_FLOW > 0
+
+    @property
+    def end_topic(self) -> str | None:
+        """The topic into which its end puts a job; None for a put without `on_end`."""
+        on_end = self.extra.get("oe") if self.job[0] & _HAS_END else None
+        return None if on_end is None else on_end["topic"]
 
     @property
     def extra(self) -> dict[str, Any]:
@@ -171,7 +177,12 @@ def conflict_code(put: Any) -> int:
         code += _AFTER
     if put.max_wait is not None:
         code += _HAS_MAX_WAIT
-    return code + flow_code(put)
+    return code + record_code(put)
+
+
+def record_code(job: Any) -> int:
+    """What the options of a put have in addition for fields that concern more than the job's own record."""
+    return flow_code(job) + (_HAS_END if job.on_end else 0)
 
 
 def flow_code(job: Any) -> int:

@@ -21,6 +21,7 @@ from deferd.contract.errors import FieldError, InvalidInput, StoreUnavailable, T
 from deferd.contract.fields import POLICY, TOPIC
 from deferd.contract.model import JobState, TopicSettings
 from deferd.engine.cursors import bad_cursor, read_cursor, write_cursor
+from deferd.engine.ends import check_end_topic
 from deferd.engine.inspection.job_facts import JobFacts, MissingJob, Pause, pause_of, read_job_facts
 from deferd.engine.inspection.normalized_errors import normalized, part_of_each
 from deferd.engine.job_pages import JobPage, Position, merged
@@ -81,6 +82,10 @@ class Topics:
         """
         if settings.window is not None:
             await self._placer.calendars.check(settings.window)
+        if settings.on_end is not None:
+            await self._partitions.refresh_all({topic, settings.on_end.topic})
+            count = max(self._keys.partitions.count(topic), settings.partitions or 1)
+            check_end_topic(self._keys, names_of(topic, count), settings.on_end.topic)
         if settings.limits is not None:
             await self._partitions.refresh(topic)
             partitions = max(self._keys.partitions.count(topic), settings.partitions or 1)

@@ -42,6 +42,7 @@ _OF_KIND: dict[Kind, Callable[[str], Option]] = {
     Kind.COUNT: count,
     Kind.BACKOFF: json,
     Kind.WINDOW: json,
+    Kind.ON_END: json,
     Kind.TEXT: Option,
 }
 _POLICY: Options = {

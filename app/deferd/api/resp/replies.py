@@ -26,8 +26,8 @@ PONG = b"+PONG\r\n"
 _ERROR_TEXT_MAX = 1000
 _BODIES = ("body", "result")
 """Fields of a job that hold any JSON value of a client."""
-_NAMED_BY_CLIENTS = frozenset(("headers",))
-"""Fields whose values have names chosen by clients, which may be names of other fields."""
+_WITH_OTHER_NAMES = frozenset(("headers", "on_end"))
+"""Fields whose objects have names that do not mean what they mean in a job."""
 _QUOTE = b'"'
 _BOOLEANS = {b"true": True, b"false": False}
 _object = msgspec.json.Decoder(dict[str, Raw])
@@ -123,7 +123,7 @@ class Replies:
                 if write is not None:
                     pairs[name] = bulk(write(bytes(value)))
                 else:
-                    pairs[name] = self._of_json(bytes(value), _NONE if name in _NAMED_BY_CLIENTS else exceptions)
+                    pairs[name] = self._of_json(bytes(value), _NONE if name in _WITH_OTHER_NAMES else exceptions)
             return self.mapping(pairs)
         if first == b"[":
             return array([self._of_json(one, exceptions) for one in items_of(raw)])

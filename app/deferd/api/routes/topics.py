@@ -421,6 +421,7 @@ def _settings(settings: TopicSettings) -> dict[str, Any]:
         **{name: whole(getattr(settings, name)) for name in TopicSettings.model_fields},
         "backoff": None if backoff is None else whole(backoff.model_dump()),
         "window": None if window is None else Raw(window_text(window)),
+        "on_end": None if settings.on_end is None else settings.on_end.to_store(),
         "limits": None if settings.limits is None else whole(settings.limits.model_dump(exclude_none=True)),
     }
 

@@ -301,6 +301,7 @@ _READ: dict[Kind, Any] = {
     Kind.COUNT: values.whole,
     Kind.BACKOFF: values.backoff,
     Kind.WINDOW: values.window,
+    Kind.ON_END: values.on_end,
     Kind.TEXT: str,
     Kind.DURABILITY: click.Choice(DURABILITIES),
 }
@@ -309,7 +310,13 @@ _READ_OR_NONE = _READ | {
     Kind.COUNT: values.whole_or_none,
     Kind.DURABILITY: click.Choice([*DURABILITIES, "none"]),
 }
-_METAVARS = {Kind.COUNT: "N", Kind.WINDOW: "JSON|NAME", Kind.TEXT: "TEXT", Kind.DURABILITY: "LEVEL"}
+_METAVARS = {
+    Kind.COUNT: "N",
+    Kind.WINDOW: "JSON|NAME",
+    Kind.ON_END: "JSON|TOPIC",
+    Kind.TEXT: "TEXT",
+    Kind.DURABILITY: "LEVEL",
+}
 
 
 def _options_for(fields: Iterable[Field]) -> Decorator:

@@ -259,6 +259,11 @@ def backoff(value: Mapping[str, Any] | None) -> str:
     return json_text(value)
 
 
+def on_end(value: Mapping[str, Any]) -> str:
+    """What the end of a job puts, as the option --on-end takes it: a topic, or JSON."""
+    return str(value["topic"]) if value.keys() == {"topic"} else json_text(value)
+
+
 def flow_limits(value: Mapping[str, Any]) -> str:
     """The limits of a topic: `at most 50 in flight, 100/s; each group: at most 1 in flight`."""
     parts = [_limits_text(value)]
@@ -286,6 +291,7 @@ _OF_KIND: dict[Kind, Callable[[Any], str]] = {
     Kind.COUNT: number,
     Kind.BACKOFF: backoff,
     Kind.WINDOW: window,
+    Kind.ON_END: on_end,
     Kind.LIMITS: flow_limits,
 }
 

@@ -113,6 +113,13 @@ def window(text: str) -> Any:
     return json_value(text) if text.lstrip()[:1] in {"{", "["} else text
 
 
+def on_end(text: str) -> Any:
+    """What the end of a job puts: a topic, or a JSON object; ``none`` for nothing."""
+    if text == _NONE:
+        return None
+    return json_object(text) if text.lstrip().startswith("{") else {"topic": text}
+
+
 def windows(text: str) -> list[Any]:
     """Several opening hours: a JSON list, or one object."""
     value = json_value(text)

@@ -70,6 +70,7 @@ _SERVICE_DEFAULT = "the service's default"
 _WITHOUT = {
     "window": "always open",
     "spread": "none",
+    "on_end": "puts nothing",
     "max_jobs": "no limit",
     "durability": "what the store gives by itself",
     "events": "none kept",

@@ -107,6 +107,7 @@ _READERS: Mapping[Kind, Callable[[str], Any]] = {
     Kind.WINDOW: read_window,
     Kind.TEXT: str,
     Kind.DURABILITY: str,
+    Kind.ON_END: read_json,
     Kind.LIMITS: read_json,
 }
 

@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 from pydantic import TypeAdapter
 
 from deferd.contract.backoff import Backoff, ExponentialBackoff, FixedBackoff, ScheduleBackoff
+from deferd.contract.ends import OnEnd
 from deferd.contract.model import AttemptEnd, DeadReason, JobState
 from deferd.contract.operations.operation import Operation
 from deferd.contract.operations.response import UNLISTED, ProblemCode, Response, one_of, shown_as
@@ -103,6 +104,7 @@ class Job(Response, frozen=True, kw_only=True, eq=False, gc=False):
     ] = None
     window: Annotated[Any, shown_as(WindowSpec | None), "The opening hours, if the job has any."] = None
     spread: Annotated[float, "The spread in seconds, if the job has one."] = 0.0
+    on_end: Annotated[dict[str, Any] | None, shown_as(OnEnd), "The job that its end puts, if there is one."] = None
     traceparent: Annotated[str | None, "W3C trace context of the put, if it had one."] = None
     tags: Annotated[Sequence[str], "The tags, if the job has any."] = ()
     headers_or_none: Annotated[dict[str, str] | None, "The headers, if the job has any."] = field(

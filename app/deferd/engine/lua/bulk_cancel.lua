@@ -13,7 +13,9 @@ return run_step(function(jobs)
   for index, id in ipairs(jobs.ids) do
     local state = jobs.states[index]
     if state ~= 'reserved' then
-      if has_flows and state ~= 'dead' and state ~= 'finished' then FLOWS.left_raw(id, jobs.raws[index]) end
+      local is_live = state ~= 'dead' and state ~= 'finished'
+      if is_live and has_flows then FLOWS.left_raw(id, jobs.raws[index]) end
+      if is_live and ENDS.may_matter() then ENDS.cancelled(id, jobs.raws[index]) end
       of_state[state] = of_state[state] or {}
       table.insert(of_state[state], id)
       removed[#removed + 1] = id

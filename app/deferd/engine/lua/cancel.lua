@@ -43,6 +43,9 @@ if #delayed > 0 then
   if have_more and FLOWS.exist() then
     for _, id in ipairs(delayed) do FLOWS.left_raw(id, redis.call('HGET', POOL, id)) end
   end
+  if have_more and ENDS.may_matter() then
+    for index, raw in ipairs(redis.call('HMGET', POOL, unpack(delayed))) do ENDS.cancelled(delayed[index], raw) end
+  end
   redis.call('ZREM', DELAY, unpack(delayed))
   redis.call('HDEL', POOL, unpack(delayed))
   if have_more then

@@ -58,6 +58,7 @@ if due then
 end
 raw = write_record(record)
 redis.call('HSET', POOL, id, raw)
+ENDS.joined(record.extra)
 if has_new_flow then
   if not FLOWS.are_of_one_group(old_extra, record.extra) then
     FLOWS.left(id, old_extra)

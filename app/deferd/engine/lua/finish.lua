@@ -36,6 +36,7 @@ local function finish(id, raw, lease_end, extra_length, argument, result_at)
   local extra = read_extra(raw)
   if lease_end ~= last_end or extra.t ~= last_ttr then begin_alike(raw, lease_end, extra.t) end
   if extra.i or extra.l then redis.call('ZREM', EXPIRY, id) end
+  if ENDS.matters(extra) then ENDS.ended(id, read_record(raw), 'finished', string.sub(argument, result_at)) end
   if extra.o then
     gone_count = gone_count + 1
     gone[gone_count] = id

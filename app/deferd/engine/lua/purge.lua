@@ -30,9 +30,11 @@ local function purge(id, state, score)
   if not matches(id, state) then return end
   removed = removed + 1
   if not OPTIONS.samples then
-    if state == 'reserved' or has_flows and state ~= 'dead' and state ~= 'finished' then
-      bytes = bytes + redis.call('HSTRLEN', POOL, id)  -- remove_job reads it
+    local is_live = state ~= 'dead' and state ~= 'finished'
+    if state == 'reserved' or is_live and (has_flows or ENDS.may_matter()) then
+      bytes = bytes + redis.call('HSTRLEN', POOL, id)  -- it is read
     end
+    if is_live and ENDS.may_matter() then ENDS.cancelled(id, redis.call('HGET', POOL, id)) end
     remove_job(id, state, score, now)
   elseif #first < OPTIONS.samples then
     first[#first + 1], states_of_first[#first + 1] = id, state

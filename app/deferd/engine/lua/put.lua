@@ -11,7 +11,8 @@
 --   maybe
 --     `y`, the number of items from which on the job is due); + 4: only a live job is a conflict; + 8: while a consumer
 --     holds the job, the put waits as its follow-up; + 16: extra has `w`, the ms from the first put within which a
---     replaced job is due at the latest; + 32: extra has `gr`, a group, or `pr`, a priority |
+--     replaced job is due at the latest; + 32: extra has `gr`, a group, or `pr`, a priority; + 64: its end matters
+--     (lib/ends.lua) |
 --   0 delay, 1 instant u8 | that delay or instant, ms u64 | nonce u64 |
 --   the number of live jobs in the topic from which on the put is refused, 0: only the topic's limit, u32 |
 --   the rest of a record as in lib/record.lua: length of extra u32 | extra | body
@@ -25,10 +26,11 @@
 -- Bound: the caller sends at most 1000 jobs. To learn that jobs exist, at most READ_AT_ONCE are read in vain.
 local REJECT, KEEP, REPLACE, DELAY_GIVEN = 0, 1, 2, 0
 local CREATED, KEPT, REPLACED, FOLLOWS, FOLLOW_UP_KEPT, EXISTS, HELD, FULL = 1, 2, 3, 5, 6, -1, -2, -3
-local HAS_FLOW = 32
+local HAS_FLOW, HAS_END = 32, 64
 local TOGETHER = 100
 local READ_AT_ONCE = 16
 local PLACED_ONLY = '^{"[ws][ip]":'  -- engine/placement.py adds these keys after all others
+local OF_END = { oe = true }
 local NO_ATTEMPTS = '\0\0\0\0'
 
 -- What the functions below know of the call; all of it is set at its beginning.
@@ -103,6 +105,7 @@ end
 
 -- Returns the code; the record that was stored; and for EXISTS the state that takes the id, and until when or 0.
 local function put(id, options, due, nonce, bound, job_rest, extra_length)
+  options = options % HAS_END
   local has_flow = options >= HAS_FLOW
   if has_flow then options = options - HAS_FLOW end
   local on_conflict, only_live, item, is_as_sent = options, false, nil, true
@@ -263,12 +266,13 @@ with_records = kept_room > 0
 -- One plain put of a job that is due later does not need the Ready list.
 last = (#ARGV > 5 or may_become_ready(ARGV[5])) and last_position()
 local settings, is_new = ensure_topic()
-max_jobs = settings.j or 0
+max_jobs = not ENDS.has_room and settings.j or 0
 local outdated = ARGV[3] ~= '' and outdated_terms(settings, ARGV[3])
 if outdated then return outdated end
 partitions = settings.n or 1
 noted = settings.ev and { of_put = event_of_put }
 topic_defaults = settings.po
+if topic_defaults then ENDS.joined(topic_defaults) end
 live, last_due, last_due_text, head_due, head, special = nil, nil, nil, nil, nil, nil
 delayed, ready, watched, has_ready, has_flows = {}, {}, {}, false, false
 earliest = is_new and now + FORGET_AFTER_MS or math.huge
@@ -287,6 +291,8 @@ for from = 4, #ARGV, 2 * TOGETHER do
   else
     for at = from + 1, to, 2 do
       local options = string.byte(ARGV[at])
+      if options >= HAS_END then ENDS.joined(OF_END) end
+      options = options % HAS_END
       if options >= HAS_FLOW and not has_flows then
         flush()
         FLOWS.check_types()

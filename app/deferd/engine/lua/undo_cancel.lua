@@ -76,6 +76,7 @@ for index, id in ipairs(ids) do
     end
     if record.extra.g then tagged[id] = record.extra.g end
     FLOWS.joined(record.extra)
+    ENDS.joined(record.extra)
   end
 end
 if #back > 0 then

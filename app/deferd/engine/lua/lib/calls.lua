@@ -10,8 +10,16 @@ local scripts = {}
 local function begin_call(keys, argv)
   KEYS, ARGV, TOPIC, made_attached = keys, argv, argv[1], nil
   FLOWS.states, FLOWS.slots = nil, nil
+  ENDS.known, ENDS.noted = nil, nil
   POOL, DELAY, READY, RESERVED, DEAD, FINISHED, EXPIRY, HOLDERS, CANCELLED, SETTINGS, TOPICS, DUE, TALLY, REQUESTS, TAGGED,
     TAKEN = unpack(keys, 1, 16)
+end
+
+-- Do what the ends of jobs have noted.
+local function act_on_ends(keys, argv)
+  if not ENDS.noted then return end
+  ENDS.act(scripts)
+  begin_call(keys, argv)  -- also after an error in the middle of another script
 end
 
 -- Register a script. `flags` are those of the store's functions: with no-writes it only reads; with allow-oom it also runs
@@ -30,6 +38,7 @@ local function register(verb, flags, run)
     begin_call(keys, argv)
     local reply = run(keys, argv)
     if FLOWS.states then FLOWS.store() end
+    act_on_ends(keys, argv)
     return reply
   end
 
@@ -39,6 +48,7 @@ local function register(verb, flags, run)
     begin_call(keys, argv)
     local reply = run(keys, argv)
     if FLOWS.states then FLOWS.store() end
+    act_on_ends(keys, argv)
     begin_call(outer_keys, outer_argv)
     return reply
   end

@@ -174,7 +174,8 @@ local function forget_topic()
   redis.call('PEXPIRE', topic_key('shelf'), 7 * 86400000)  -- no call of a script comes as late as that
   local tally = redis.call('HGETALL', TALLY)
   redis.call('DEL', TALLY, topic_key('runs'), topic_key('events/log'), topic_key('events/seq'), topic_key('groups'),
-    topic_key('flows'), topic_key('flows/free'), topic_key('turns/newest'), topic_key('turns'), topic_key('limited'))
+    topic_key('flows'), topic_key('flows/free'), topic_key('turns/newest'), topic_key('turns'), topic_key('limited'),
+    topic_key('ends'))
   redis.pcall('ZREM', of_shard('events/topics'), TOPIC)  -- an error when another program has damaged it
   for at = 1, #tally, 2 do
     redis.call('HINCRBY', of_shard('tally'), tally[at], tally[at + 1])

@@ -1,5 +1,5 @@
 -- A job's state is the sorted set that holds its id: each job in the pool is in exactly one of these.
--- @include topic events tags record flows
+-- @include topic events tags record flows ends
 local PLACES = { delayed = 2, ready = 3, reserved = 4, dead = 5, finished = 6 }
 
 -- The key of that set, nil for any other word.
@@ -184,9 +184,9 @@ local function attached()
 end
 
 -- Whether any job of the topic has more than a record and a place in a sorted set: a ttl or deadline, tags, a
--- follow-up, collected items, a schedule, a group or a priority. Few topics have such jobs, and this is one command.
+-- follow-up, collected items, a schedule, a group or a priority, or an end that matters. Few topics have such jobs, and this is one command.
 local function any_has_more()
-  return FLOWS.states ~= nil or redis.call('EXISTS', EXPIRY, TAGGED, topic_key('follow'), topic_key('items'), topic_key('runs'), topic_key('groups')) > 0
+  return FLOWS.states ~= nil or redis.call('EXISTS', EXPIRY, TAGGED, topic_key('follow'), topic_key('items'), topic_key('runs'), topic_key('groups'), topic_key('ends')) > 0
 end
 
 -- How long after the end of its lease the holder of a cancelled job still gets the code of cancelled jobs.
@@ -194,12 +194,15 @@ local TOMBSTONE_MS = 60000
 
 -- Delete a job. Later calls of a reserved job's holder get the code of cancelled jobs. What waits for it is deleted
 -- too, or, with `keep_follow_up`, takes its place, but not before the end of its lease: the holder may still be at
--- work. With `why`, '' or a word, this is noted as an event.
+-- work. With `why`, '' or a word, this is noted as an event: '' is a cancel, and overlapped too is the end of the job.
 local function remove_job(id, state, score, now, keep_follow_up, why)
   local has_more = any_has_more()
   if state == 'reserved' then forget_holders({ id }) end
   if has_more and state ~= 'dead' and state ~= 'finished' and FLOWS.exist() then
     FLOWS.left_raw(id, redis.call('HGET', POOL, id))
+  end
+  if has_more and (why == '' or why == 'overlapped') and state ~= 'dead' and state ~= 'finished' and ENDS.may_matter() then
+    ENDS.cancelled(id, redis.call('HGET', POOL, id))
   end
   redis.call('ZREM', set_of(state), id)
   if why then note_event('X', id, state, why) end
@@ -225,6 +228,7 @@ end
 local function bury_job(id, record, reason, now, retention_ms)
   FLOWS.left(id, record.extra)
   record.extra.d, record.extra.da = reason, now
+  if ENDS.matters(record.extra) then ENDS.ended(id, record, 'dead') end
   retention_ms = math.min(record.extra.q or retention_ms, record.extra.k or math.huge)
   local is_kept = retention_ms > 0 and not record.extra.o
   note_event('D', id, record.attempts, reason, is_kept and 1 or 0, record.extra.e or '')

@@ -1,0 +1,29 @@
+"""Checks that the end of a job can put its job (`on_end`) in the same step of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from deferd.contract.errors import DifferentShard, FieldError, InvalidInput
+from deferd.engine.partitions import topic_of
+from deferd.engine.redis_keys import Keys
+
+
+def check_end_topic(keys: Keys, places: Iterable[str], end_topic: str, path: tuple[str | int, ...] = ("body",)) -> None:
+    """Check that jobs in the partitions `places` may put a job into `end_topic` when they end.
+
+    `path` leads to the object that has `on_end`, for errors.
+
+    Raises:
+        DifferentShard: the topics are in different shards of the store.
+        InvalidInput: `end_topic` has several partitions.
+    """
+    partitions = keys.partitions.count(end_topic)
+    if partitions > 1:
+        message = f"must be a topic with one partition: {end_topic!r} has {partitions}"
+        raise InvalidInput([FieldError((*path, "on_end", "topic"), message, end_topic)])
+    shard = keys.shard_of(end_topic)
+    for place in places:
+        if keys.shard_of(place) != shard:
+            text = f"topic {end_topic!r} of `on_end` is in another shard of the store than topic {topic_of(place)!r}"
+            raise DifferentShard(end_topic, f"{text}; nothing was done")
