@@ -60,7 +60,7 @@ class Relay:
         self._name = name or default_name()
         self._full_for_s = full_for_s
         self._database: OutboxDatabase
-        self._database_name = ""
+        self._database_name = place_of(database_url)
         self._sender: RowSender
         self._stopped: asyncio.Future[Any]
         self._works = False
@@ -102,8 +102,7 @@ class Relay:
                     failures = 0 if monotonic_s() - began_s > _STABLE_S else failures + 1
                     self._works = False
                     self._database_log.failed(DatabaseFailed(error_text(error)))
-                    if self._database_name:
-                        await self._report_if_due(is_connected=False)
+                    await self._report_if_due(is_connected=False)
                     await self._sleep(_RECONNECT.pause_s(failures))
         finally:
             self._stopped.cancel()

@@ -136,3 +136,14 @@ async def test_a_relay_waits_for_the_schema(
                 await until_sent(database)
     finally:
         postgres.drop(url)
+
+
+async def test_a_relay_that_has_never_reached_its_database_reports_so_that_somebody_is_alerted(
+    shared_service: ServiceProcess, http: Http
+) -> None:
+    database = f"127.0.0.1:{free_port()}/shop"
+    async with relaying(f"postgresql://app:secret@{database}", shared_service.url, name="lost"):
+        async with asyncio.timeout(20):
+            while not (listed := [one for one in ok(await http.get("/relays"))["relays"] if one["name"] == "lost"]):
+                await asyncio.sleep(0.01)
+    assert [(one["database"], one["state"]) for one in listed] == [(database, "waits")]
