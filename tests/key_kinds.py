@@ -4,7 +4,18 @@ from __future__ import annotations
 
 _TOPIC_KEYS = ("pool", "delay", "ready", "reserved", "dead", "finished", "expiry", "holders", "cancelled")
 _LATER_TOPIC_KEYS = ("tally", "requests", "tagged", "taken")
-_MORE_OF_TOPICS = ("follow", "items", "items/ID", "runs", "shelf", "request/ID", "touches/ID", "aside", "aside/KEY", "ends")
+_MORE_OF_TOPICS = (
+    "follow",
+    "items",
+    "items/ID",
+    "runs",
+    "shelf",
+    "request/ID",
+    "touches/ID",
+    "aside",
+    "aside/KEY",
+    "ends",
+)
 _OF_TOPICS_BY_SETTING = ("events/seq", "events/log", "push/state", "push/rate", "history/10s", "history/5m")
 _OF_GROUPS = ("groups", "flows", "flows/free", "turns", "turns/newest", "limited", "rate/GROUP")
 _OF_SCHEDULES = ("schedules", "schedule_due", "earlier_runs", "schedule/NAME", "schedules/missed", "schedules/zones")

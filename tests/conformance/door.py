@@ -125,6 +125,14 @@ class Door(ABC):
     def get(self, job_id: str = "a") -> Job: ...
 
     @abstractmethod
+    def wait(self, job_id: str = "a", *, seconds: float = 60, until: str = "end", after: float | None = None) -> Job:
+        """The job when it has ended, has a progress from later than `after`, or after so many seconds."""
+
+    @abstractmethod
+    def waits(self) -> int:
+        """How many calls wait for jobs."""
+
+    @abstractmethod
     def change(self, job_id: str, **fields: Any) -> Job: ...
 
     @abstractmethod

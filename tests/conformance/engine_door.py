@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec.json
+from prometheus_client import generate_latest
 
 from deferd.api.job_responses import delivery, job
 from deferd.api.routes.topics import group_view
@@ -24,8 +25,10 @@ from deferd.contract.model import (
     TopicSettings,
 )
 from deferd.contract.operations.schedules_and_calendars import PutCalendar, PutSchedule
+from deferd.engine import metrics
 from deferd.engine.engine import Engine
 from deferd.engine.groups import TopicGroup
+from deferd.engine.job_waits import Until
 from deferd.engine.partitions import Layout
 from deferd.engine.record import JobRecord, Receipt
 from deferd.engine.schedule_store import StoredSchedule
@@ -35,6 +38,7 @@ from deferd.engine.topic_sweeps import Sweep
 from deferd.shelf.moving import Mover
 from tests.conformance.door import Door, Job, Refused, Result
 from tests.conformance.event_loop import EventLoop
+from tests.conformance.http_door import waits_in
 from tests.shelving import let_go
 
 
@@ -70,6 +74,16 @@ class EngineDoor(Door):
 
     def get(self, job_id: str = "a") -> Job:
         return _job(self._run(self._engine.queue.get(self.topic, job_id)))
+
+    def wait(self, job_id: str = "a", *, seconds: float = 60, until: str = "end", after: float | None = None) -> Job:
+        kind: Until = "progress" if until == "progress" else "end"
+        after_ms = None if after is None else round(after * 1000)
+        wait = self._engine.waits.wait(self.topic, job_id, round(seconds * 1000), until=kind, after_ms=after_ms)
+        waited = self._run(wait)
+        return Job({**_job(waited.job), "outcome": waited.outcome})
+
+    def waits(self) -> int:
+        return waits_in(generate_latest(metrics.JOB_WAITS).decode())
 
     def change(self, job_id: str, **fields: Any) -> Job:
         return _job(self._run(self._engine.queue.change(self.topic, job_id, ChangeJob.model_validate(fields))))

@@ -206,6 +206,7 @@ def test_a_touch_reports_the_progress_of_the_job(door: Door) -> None:
     door.release("a", held["receipt"], delay=0)
     with refused("receipt_stale"):
         door.touch("a", held["receipt"], progress=1)
+    door.pass_time(1)
     again = door.pop_one()
     assert (again["progress"], again["attempt"]) == (progress, 2)
     door.touch("a", again["receipt"], progress=1)

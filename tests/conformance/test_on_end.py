@@ -149,7 +149,9 @@ def test_a_put_that_replaces_a_job_is_no_end_of_it(door: Door) -> None:
 def test_a_follow_up_has_an_end_of_its_own(door: Door) -> None:
     topic = beside(door)
     held = door.reserve("a", 1, on_end={"topic": topic, "body": True})
-    door.put("a", 2, on_conflict="keep", if_reserved="after", on_end={"topic": topic, "on": ["cancelled"], "body": True})
+    door.put(
+        "a", 2, on_conflict="keep", if_reserved="after", on_end={"topic": topic, "on": ["cancelled"], "body": True}
+    )
     door.finish("a", held["receipt"])
     assert [job["body"]["body"] for job in ended(door, topic)] == [1]
     door.cancel("a")

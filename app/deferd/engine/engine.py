@@ -31,6 +31,7 @@ from deferd.engine.inspection.redriven_jobs import RedrivenJobs
 from deferd.engine.inspection.relays import RelayRegistry
 from deferd.engine.inspection.system import SystemReader
 from deferd.engine.job_batches import BulkThrottle
+from deferd.engine.job_waits import JobWaits
 from deferd.engine.movable_clock import MovableClock
 from deferd.engine.notifications import Notifications
 from deferd.engine.partition_store import PartitionStore
@@ -130,6 +131,7 @@ class Engine:
             bulk_throttle=throttle,
             dead_retention_ms=dead_retention_ms,
         )
+        self.waits = JobWaits(self.queue, self._scripts, keys, self.partitions)
         self.push = PushStore(self._scripts, keys, self.queue, labels.label)
         self.bulk = BulkActions(self._scripts, keys, labels, throttle, usage=self.usage, partitions=self.partitions)
         self.undos = Undos(self._scripts, keys, labels, throttle, self.partitions)
@@ -189,6 +191,7 @@ class Engine:
             on_due=self._on_due,
             on_push=self._on_push,
             on_partitions=self.partitions.on_message,
+            on_ended=self.waits.on_message,
             on_gap=self._on_gap,
         )
         self._pushers: PushListener | None = None
@@ -254,6 +257,7 @@ class Engine:
         self._tasks.append(asyncio.create_task(self.processes.run(), name="deferd-processes"))
         self._tasks.append(asyncio.create_task(self.partitions.run(), name="deferd-partitions"))
         self._tasks.append(asyncio.create_task(self.dispatcher.empty_partitions.run(), name="deferd-empty-partitions"))
+        self._tasks.append(asyncio.create_task(self.waits.run(), name="deferd-job-waits"))
         self._tasks += [asyncio.create_task(timer.run(), name="deferd-timer") for timer in self.timers]
         self._tasks.append(asyncio.create_task(self.consumer_registry.run(), name="deferd-consumers"))
         self._tasks.append(asyncio.create_task(self.history_publisher.run(), name="deferd-history"))
@@ -267,8 +271,9 @@ class Engine:
         self._pushers = pushers
 
     def drain(self) -> None:
-        """End waiting pops and streams of events at once; new pops do not wait."""
+        """End waiting pops, waits for jobs and streams of events at once; new ones do not wait."""
         self.dispatcher.drain()
+        self.waits.drain()
         self.events.drain()
 
     async def close(self) -> None:
@@ -356,6 +361,7 @@ class Engine:
 
     def _on_mismatch(self, error: StoreUnavailable) -> None:
         self.dispatcher.on_refusal(error)
+        self.waits.wake_all()
         self.events.end_all()
 
     def _may_be_raised(self) -> bool:
@@ -367,6 +373,7 @@ class Engine:
 
     def _on_gap(self) -> None:
         self._on_late_run()
+        self.waits.on_gap()
         self.partitions.on_gap()
         for timer in self.timers:
             timer.wake_always()

@@ -14,7 +14,7 @@ in ms (`u`), the latest due ms that its `max_wait` allows (`w`), the number of i
 finished the job whose place it took, as nonce and attempt (`p`), and what happened to the job (`e` last error, `d` why
 it is dead, `da` since which ms, `f` finished at ms, `fb` by which consumer, `n` length of the result in bytes, which
 then precedes the body, `s` how often it was snoozed, `a` the log of its attempts, `pg` the JSON of the last progress
-that was reported, as a string, and `pa` when that was).
+that was reported, as a string, and `pa` when that was). `wt` is 1 once somebody waits for the job.
 The body is kept as the JSON bytes of the put; scripts never parse it.
 
 Of a job with opening hours or a spread, `wi` is the JSON of its `window`, as a string, `sp` its spread in ms, and `sh`
@@ -78,9 +78,10 @@ _ATTRIBUTES = {
 _KEYS = {field.name: field.key for field in POLICY}
 _RARE_KEYS = frozenset({_KEYS["deadline"], _KEYS["backoff"], _KEYS["on_end"], *(_KEYS[name] for name in PLACING)})
 """With these a job shows more than its policy, or an object."""
-_DEAD_RETAIN_OF_KEY = "k"
-"""The bound that the key of its put sets for `dead_retain`: nothing that a job shows."""
-PLAIN_KEYS = frozenset((*_KEYS.values(), _DEAD_RETAIN_OF_KEY)) - _RARE_KEYS
+_DEAD_RETAIN_OF_KEY, _WATCHED = "k", "wt"
+"""The bound that the key of its put sets for `dead_retain`, and whether somebody waits for the job: nothing that a job
+shows."""
+PLAIN_KEYS = frozenset((*_KEYS.values(), _DEAD_RETAIN_OF_KEY, _WATCHED)) - _RARE_KEYS
 
 
 class Receipt(NamedTuple):
@@ -296,6 +297,12 @@ def read_extra(record: JobRecord, extra: dict[str, Any]) -> None:
 def body_bytes(jobs: Sequence[JobRecord]) -> int:
     """The bytes of the jobs' bodies."""
     return sum(len(job.body) for job in jobs)
+
+
+def is_watched_record(raw: bytes) -> bool:
+    """Whether a record, which may end before the body, notes that somebody waits for its job."""
+    extra = raw[_HEADER_SIZE : _HEADER_SIZE + int.from_bytes(raw[22:26], "little")]
+    return b'"%b":1' % _WATCHED.encode() in extra
 
 
 def instant_ms(at: datetime) -> int:

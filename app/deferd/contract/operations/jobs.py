@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 from pydantic import TypeAdapter
 
 from deferd.contract.backoff import Backoff, ExponentialBackoff, FixedBackoff, ScheduleBackoff
-from deferd.contract.ends import OnEnd
+from deferd.contract.ends import OUTCOMES, OnEnd
 from deferd.contract.model import AttemptEnd, DeadReason, JobState
 from deferd.contract.operations.operation import Operation
 from deferd.contract.operations.response import UNLISTED, ProblemCode, Response, one_of, shown_as
@@ -147,6 +147,11 @@ class Job(Response, frozen=True, kw_only=True, eq=False, gc=False):
     finished_at: Annotated[datetime | None, "When the job was finished."] = None
     finished_by: Annotated[str | None, "Name of the consumer that finished the job, if the pop gave one."] = None
     result: Annotated[Any, "JSON value from the finish."] = None
+    outcome: Annotated[
+        str | None,
+        one_of(*OUTCOMES),
+        "With `wait`: how the job has ended. If it is not kept, all else is as it was last seen.",
+    ] = None
     durability: Annotated[str | None, UNLISTED] = None
     body_bytes: Annotated[int | None, "With `bodies=false`: the length of the body's JSON, which is left out."] = None
     result_bytes: Annotated[int | None, "With `bodies=false`: the length of the result's JSON, if there is one."] = None
@@ -497,7 +502,16 @@ GET_JOB = Operation(
     tag="jobs",
     scope=Scope.READ,
     summary="Get a job",
-    description="Returns the job in its current state; with `bodies=false` without its body and its result.",
+    description=(
+        "Returns the job in its current state; with `bodies=false` without its body and its result.\n\nWith `wait` it "
+        "responds when the job has ended, with `outcome`, or after so many seconds, without. A finished job has its "
+        "`result` only if it is kept: give it a `retain`. Nothing is left of a job that was cancelled, or finished "
+        "without `retain`: the response has it as it was last seen, without a body longer than 16 KiB. If it has ended "
+        "before the call began, or if the message of its end was lost, the status is 404. A redrive, or the undo of a "
+        "cancel, brings a job back, which then may end again. A put that replaces the job is no end: the call waits "
+        "for the new one. When the service stops, it responds at once with the job as it is.\n\nWith "
+        "`until=progress` it responds also when a touch reports a `progress`."
+    ),
     response=Job,
     response_description="The job.",
     errors=("job_not_found",),

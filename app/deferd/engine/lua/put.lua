@@ -147,6 +147,7 @@ local function put(id, options, due, nonce, bound, job_rest, extra_length)
   end
   if state == 'reserved' then return HELD end
   if is_over and room <= 0 then return FULL end
+  if not is_over and ENDS.may_matter() then record = ENDS.in_place_of(redis.call('HGET', POOL, id), record) end
   remove_job(id, state, score, now)
   redis.call('HSET', POOL, id, record)
   if tags then index_tags({ id }, tags) end

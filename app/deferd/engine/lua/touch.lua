@@ -36,7 +36,7 @@ local function store_progress(id, text)
   record.extra.pg, record.extra.pa = text, now
   redis.call('HSET', POOL, id, write_record(record))
   note_event('G', id, record.attempts + 1, #text <= LONGEST_IN_EVENT and text or '')
-  if (record.extra.wt or 0) > now then redis.call('PUBLISH', 'deferd:ended', TOPIC .. ' ' .. id .. ' progress') end
+  ENDS.tell(id, record, 'progress')
 end
 
 -- Extend the lease of a live delivery, but for what is done at the end for all of them. Returns the reply.
