@@ -13,12 +13,13 @@ from tests.waiting import BUSY_S, wait_until
 
 @contextlib.contextmanager
 def waiting(door: Door, job_id: str = "a", **options: Any) -> Iterator[Future[Job]]:
-    """A call waits for a job from before the block on, and must end soon after it."""
+    """A call waits for a job from before the block on, and must end soon after it, long before its time is over."""
     with ThreadPoolExecutor(1) as pool:
         before = door.waits()
-        call = pool.submit(door.wait, job_id, seconds=BUSY_S, **options)
+        call = pool.submit(door.wait, job_id, seconds=3 * BUSY_S, **options)
         wait_until(lambda: door.waits() == before + 1 or call.done(), BUSY_S, f"a call waits for {job_id}")
         yield call
+        call.exception(BUSY_S)
 
 
 def test_a_wait_ends_with_the_job_and_says_how(door: Door) -> None:
