@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -49,8 +49,9 @@ class EagerJobs:
             assert waiting.state == "finished"
 
     Pass `client` or `async_client` to the code under test as its Client or AsyncClient. Their `put`, `put_many`,
-    `put_batch` and `cancel` work, with the checks and the JSON round trip of the real ones. Other calls raise
-    EagerUnsupported, and so do puts with ``on_conflict="append"`` or ``if_reserved="after"``.
+    `put_batch`, `get`, `wait` and `cancel` work, with the checks and the JSON round trip of the real ones. All ended
+    jobs count as kept, and a `wait` for one that has not ended raises EagerUnsupported: nothing runs meanwhile. Other
+    calls raise EagerUnsupported, and so do puts with ``on_conflict="append"`` or ``if_reserved="after"``.
 
     A job that is due immediately runs before its put returns; one that a handler puts runs after that handler. A job
     with a delay stays `delayed` until `run`, `run_delayed` or a cancel. A handler's Retry or Snooze makes its job
@@ -156,6 +157,18 @@ class EagerJobs:
         if job.state == "ready" and job.topic in self._handlers:
             self._due.append(job)
         return (_CREATED if existing is None else _OK), job
+
+    def get(self, topic: str, job_id: str, query: Mapping[str, Any]) -> dict[str, Any]:
+        """Perform `GET /jobs/{topic}/{id}`: the last job that had the id."""
+        job = next((one for one in reversed(self.jobs) if (one.topic, one.id) == (topic, job_id)), None)
+        if job is None or (job.state == "cancelled" and "wait" not in query):
+            raise JobNotFound(topic, job_id)
+        if "wait" not in query:
+            return _shown(job)
+        if job.state in LIVE:
+            raise EagerUnsupported(f"job {job_id!r} of topic {topic!r} is {job.state}, and nothing runs while it waits")
+        last_seen = replace(job, state="delayed") if job.state == "cancelled" else job
+        return {**_shown(last_seen), "outcome": job.state}
 
     def cancel(self, topic: str, job_id: str, query: Mapping[str, Any]) -> dict[str, Any]:
         """Perform `DELETE /jobs/{topic}/{id}`."""
@@ -380,11 +393,13 @@ class _EagerSender(Sender):
                 for fields in sent["jobs"]:
                     check_put(fields)
                 return {"results": [await self._put_one(fields) for fields in sent["jobs"]]}
+            case "GET", "jobs", topic, job_id:
+                return self._jobs.get(unquote(topic), unquote(job_id), call.query or {})
             case "DELETE", "jobs", topic, job_id:
                 return self._jobs.cancel(unquote(topic), unquote(job_id), call.query or {})
         raise EagerUnsupported(
-            f"{call.method} {call.path}: EagerJobs supports puts and cancels of single jobs only; for other calls use "
-            "the fixture `deferd_service`"
+            f"{call.method} {call.path}: EagerJobs supports puts, gets, waits and cancels of single jobs only; for "
+            "other calls use the fixture `deferd_service`"
         )
 
     async def _put_one(self, fields: dict[str, Any]) -> dict[str, Any]:
@@ -419,6 +434,10 @@ def _shown(job: EagerJob) -> dict[str, Any]:
         fields["snoozes"] = job.snoozes
     if job.error is not None:
         fields["last_error"] = job.error
+    if job.progress is not None:
+        fields |= {"progress": job.progress, "progress_at": now.isoformat()}
+    if job.result is not None:
+        fields["result"] = job.result
     if job.state == "reserved":
         until = now + timedelta(seconds=fields["ttr"])
         fields |= {"receipt": "eager", "attempt": job.attempts, "reserved_until": until.isoformat()}
