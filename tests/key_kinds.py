@@ -9,12 +9,12 @@ _MORE_OF_TOPICS = (
     "items",
     "items/ID",
     "runs",
+    "ends",
     "shelf",
     "request/ID",
     "touches/ID",
     "aside",
     "aside/KEY",
-    "ends",
 )
 _OF_TOPICS_BY_SETTING = ("events/seq", "events/log", "push/state", "push/rate", "history/10s", "history/5m")
 _OF_GROUPS = ("groups", "flows", "flows/free", "turns", "turns/newest", "limited", "rate/GROUP")

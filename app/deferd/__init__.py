@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     )
     from deferd.contract.model import DurabilityLevel, JobState, PutJob, TopicSettings
     from deferd.contract.windows import Window
-    from deferd.worker import Context, Reject, Retry, Snooze, Then, Worker
+    from deferd.worker import BatchContext, Context, Reject, Retry, Snooze, Then, Worker
 
     __version__: str
 
@@ -95,6 +95,7 @@ __all__ = [
     "AsyncClient",
     "AsyncJob",
     "Backoff",
+    "BatchContext",
     "BlockingJob",
     "BoundJob",
     "BulkResult",

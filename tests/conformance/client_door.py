@@ -207,6 +207,13 @@ class EagerDoor(ClientDoor):
                 return Job.of({"id": job.id, "state": job.state, "body": job.body})
         raise Refused("job_not_found")
 
+    def pop_all(self, topics: Sequence[str] = (), **_options: Any) -> list[Job]:
+        """The ready jobs of topics without a handler, which the next call does not return again."""
+        ready = [job for topic in topics or (self.topic,) for job in self._jobs.of(topic) if job.state == "ready"]
+        for job in ready:
+            job.state = "reserved"
+        return [Job.of({"id": job.id, "state": job.state, "body": job.body, "on_end": None}) for job in ready]
+
 
 def _with_instant(fields: Mapping[str, Any]) -> dict[str, Any]:
     instants = fields.keys() & {"run_at", "cutoff", "due_after", "due_before", "start_at", "end_at"}

@@ -9,7 +9,7 @@ import pytest
 
 from deferd.engine.redis_keys import Keys
 from tests.conformance.conftest import SHARDS
-from tests.conformance.door import Door, Job, on_batches, on_topics, one_partition, refused
+from tests.conformance.door import Door, Job, also_eager, on_batches, on_topics, one_partition, refused
 
 pytestmark = one_partition
 
@@ -137,12 +137,19 @@ def test_a_cancel_by_tag_and_a_purge_are_ends(door: Door) -> None:
     assert len(ended(door, topic)) == 5
 
 
+@also_eager
 def test_a_put_that_replaces_a_job_is_no_end_of_it(door: Door) -> None:
     topic = beside(door)
-    door.put("a", delay=60, on_end={"topic": topic})
-    door.put("a", on_conflict="replace", delay=60)
+    door.put("a", 1, delay=60, on_end={"topic": topic})
+    door.put("a", 2, on_conflict="replace", delay=60, on_end={"topic": topic, "body": True}, tags=["t"])
     assert ended(door, topic) == []
     door.cancel("a")
+    [job] = ended(door, topic)
+    says = {"topic": door.topic, "id": "a", "outcome": "cancelled", "attempts": 0, "tags": ["t"], "headers": {}}
+    assert job["body"] == {**says, "body": 2}
+    door.put("b", delay=60, on_end={"topic": topic})
+    door.put("b", on_conflict="replace", delay=60)
+    door.cancel("b")
     assert ended(door, topic) == []
 
 

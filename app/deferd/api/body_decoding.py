@@ -121,7 +121,7 @@ def stored_json(value: Any) -> bytes:
 
 
 _KEPT_BYTES = 200
-"""Windows, backoffs and ends are kept: producers send the same few again and again. Not longer ones: memory is bound."""
+"""Windows, backoffs and ends up to this are kept: producers send the same few again and again. It bounds memory."""
 _ID = re.compile(limits.ID_PATTERN)
 _TOPIC = re.compile(limits.TOPIC_PATTERN)
 _TRACEPARENT = re.compile(TRACEPARENT_PATTERN)

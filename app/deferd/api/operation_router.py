@@ -28,6 +28,7 @@ class OperationRouter:
         topics: Callable[[Arguments], Collection[str]] = topics_of_path,
         all_topics: bool = False,
         puts_into: Callable[[Arguments], Collection[str]] = no_topics,
+        ends_into: Callable[[Arguments], Collection[str]] = no_topics,
         audited: bool = False,
         recorded: Recorded = ALL_CALLS,
         responses: dict[int | str, dict[str, Any]] | None = None,
@@ -35,15 +36,16 @@ class OperationRouter:
     ) -> Callable[[Endpoint], Endpoint]:
         """Have a function serve an operation: it returns the response's struct, or a whole response.
 
-        What is not in the table is known to the service alone. For `topics`, `all_topics`, `puts_into` and `audited`
-        see Permission. `recorded` says how calls are recorded if the row has `done`; `responses` are added to those of
-        the OpenAPI document; `options` are FastAPI's.
+        What is not in the table is known to the service alone. For `topics`, `all_topics`, `puts_into`, `ends_into`
+        and `audited` see Permission. `recorded` says how calls are recorded if the row has `done`; `responses` are
+        added to those of the OpenAPI document; `options` are FastAPI's.
         """
         permission = Permission(
             operation.scope,
             topics,
             all_topics,
             puts_into,
+            ends_into,
             f"{operation.method} {operation.path}",
             is_audited=audited or (operation.scope is Scope.ADMIN and operation.method != "GET"),
             recorded=recorded if operation.done else None,

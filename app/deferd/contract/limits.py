@@ -4,8 +4,9 @@ from __future__ import annotations
 
 TOPIC_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
 ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,254}$"
+END_ID_PATTERN = r"^(?:[A-Za-z0-9]|\{(?:topic|id|outcome)\})(?:[A-Za-z0-9._:-]|\{(?:topic|id|outcome)\}){0,254}$"
 END_ID_MAX = 255
-"""Characters of the template for the ids of jobs that ends put."""
+"""The template for the ids of jobs that ends put: an id with places in it."""
 TOPIC_LENGTH = 128
 ID_LENGTH = 255
 

@@ -441,6 +441,11 @@ class JobPolicy(StrictModel):
     spread: Annotated[float, constraint("spread")] | None = None
     on_end: Annotated[OnEnd, constraint("on_end")] | None = None
 
+    @property
+    def end_topic(self) -> str | None:
+        """The topic into which the end of a job puts one; None without `on_end`."""
+        return None if self.on_end is None else self.on_end.topic
+
 
 class _When(StrictModel):
     delay: Delay | None = None

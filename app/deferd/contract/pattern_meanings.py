@@ -16,6 +16,7 @@ _MEANINGS: Final = {
     limits.HEADER_TEXT_PATTERN: "no control characters",
     TIME_PATTERN: "a time of day, HH:MM",
     END_PATTERN: "a time of day, HH:MM, or 24:00",
+    limits.END_ID_PATTERN: "an id, in which there may be {topic}, {id} and {outcome}",
     limits.ID_PATTERN: f"1 to {limits.ID_LENGTH} of A-Z a-z 0-9 . _ : -, the first a letter or digit",
 }
 

@@ -196,15 +196,14 @@ class _Copy:
             case _KeyFound(topic="", kind="zset") if found.part in _OF_SCHEDULES:
                 await self._copy_list_of_schedules(found)
             case _KeyFound(topic="", kind="hash") if found.part.startswith(SCHEDULE_PREFIX):
-                topic = await self._topic_of_schedule(found.key)
-                async for elements in self._elements(found):
-                    await self._write("HSET", self._key_for_topic(found, topic), *elements)
-                    self._note_copied(len(elements) // 2)
+                await self._copy_schedule(found)
             case _KeyFound(kind="hash" | "zset"):
                 async for elements in self._elements(found):
                     await self._write_elements(found, elements)
                 if found.kept_ms > 0:
                     await self._write("PEXPIRE", self._target_key(found), found.kept_ms)
+            case _KeyFound(kind="string", part="ends") if found.topic:
+                await self._write("SET", self._target_key(found), 1)
             case _KeyFound(kind="list") if found.part.startswith(ITEMS_PREFIX):
                 async for elements in self._elements(found):
                     await self._write("RPUSH", self._target_key(found), *elements)
@@ -238,6 +237,12 @@ class _Copy:
         with _named(self._source):
             topic: bytes | None = await self._source_scripts.command("HGET", key, "topic")
         return (topic or b"").decode(errors="backslashreplace")
+
+    async def _copy_schedule(self, found: _KeyFound) -> None:
+        topic = await self._topic_of_schedule(found.key)
+        async for elements in self._elements(found):
+            await self._write("HSET", self._key_for_topic(found, topic), *elements)
+            self._note_copied(len(elements) // 2)
 
     async def _copy_list_of_schedules(self, found: _KeyFound) -> None:
         """Copy a list of schedules, and note for the timer of each shard when it must advance the first of its own."""

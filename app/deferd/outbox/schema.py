@@ -43,6 +43,7 @@ _OPTIONS["on_conflict"] = _OPTIONS["on_conflict"] | {"enum": ["keep", "replace",
 """A row may be sent twice, so appends, which alone have `max_items`, are not for the outbox."""
 _MORE: Final = {
     "tags": "checked := deferd.check_different({path}, {value}, 'a tag');",
+    "on": "checked := deferd.check_different({path}, {value}, 'an outcome');",
     "days": "checked := deferd.check_different({path}, {value}, 'a value');",
     "headers": (
         f"checked := deferd.check_headers({{path}}, {{value}}, {limits.HEADERS_OF_JOB_MAX},"
@@ -226,6 +227,8 @@ def _check_single(schema: Schema, path: str, value: str, name: str) -> str:
         case {"type": "number"}:
             unit = "" if name == "jitter" else " seconds"
             return f"checked := deferd.check_number({path}, {value}, {_bounds(schema)}, '{unit}');"
+        case {"type": "boolean"}:
+            return f"checked := deferd.check_type({path}, {value}, 'boolean', 'true or false');"
         case {"type": "integer"}:
             return f"checked := deferd.check_whole({path}, {value}, {_bounds(schema)});"
         case {"type": "string", "pattern": str(pattern)}:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
+from uuid import uuid4
 
 from msgspec import convert
 from pydantic_core import from_json, to_json
@@ -20,12 +21,14 @@ from deferd.client.put_options import check_put
 from deferd.client.requests import ApiRequest, Result
 from deferd.client.sender import Sender, SendOutcome
 from deferd.client.transport import Transport
+from deferd.contract import limits
 from deferd.contract.backoff import ExponentialBackoff
+from deferd.contract.ends import OUTCOMES
 from deferd.contract.errors import DeferdError, JobExists, JobNotFound, JobReserved
 from deferd.contract.fields import POLICY
 from deferd.contract.model import JobState, PutJob
-from deferd.worker import Context, Reject, Retry, Snooze, Worker
-from deferd.worker.handlers import Handler, TopicHandlers
+from deferd.worker import BatchContext, Context, Reject, Retry, Snooze, Worker
+from deferd.worker.handlers import BatchHandler, Handler, JobEnd, TopicHandlers
 from deferd.worker.outcomes import Bury, Finish, checked_progress, of_failure, of_value
 from deferd.worker.worker import running_loop
 
@@ -58,6 +61,9 @@ class EagerJobs:
     `delayed` again, Reject makes it `dead`. Any other exception is recorded as a retry and then raised where the job
     was run; with ``raise_errors=False`` it is only recorded.
 
+    A handler that takes batches gets the due jobs of a `put_batch` or `put_many`, or all that `run_delayed` runs, in
+    batches of at most its size, and a single put or `run` alone. Nothing waits for a batch to be full.
+
     Without a worker, and for topics without a handler, jobs are only recorded.
 
     There is no clock and no store: `backoff`, `max_attempts`, `ttl`, `retain`, `dead_retain`, `deadline`, `unique_for`,
@@ -75,7 +81,8 @@ class EagerJobs:
         self._middleware = [] if worker is None else worker._middleware
         self._is_failure = None if worker is None else worker._is_failure
         self._raise_errors = raise_errors
-        self._due: deque[EagerJob] = deque()
+        self._due: deque[list[EagerJob]] = deque()
+        """The jobs of each call of a handler: one, or some of a handler that takes batches."""
         self._running: dict[EagerJob, _EagerContext] = {}
 
     def of(self, job: str | JobDefinition[Any]) -> list[EagerJob]:
@@ -90,50 +97,67 @@ class EagerJobs:
             ValueError: the job is not delayed or ready, or its topic has no handler.
             RuntimeError: its handler is async and an event loop is running: use `run_async`.
         """
-        run_blocking(self._run_waiting(job, in_loop=False))
+        run_blocking(self._run_waiting([job], in_loop=False))
 
     async def run_async(self, job: EagerJob) -> None:
         """As `run`, in the event loop of the test; plain handlers run in a thread."""
-        await self._run_waiting(job, in_loop=True)
+        await self._run_waiting([job], in_loop=True)
 
     def run_delayed(self) -> list[EagerJob]:
         """Run all currently delayed jobs once, earliest due first, and return them. Raises as `run`."""
-        delayed = self._delayed()
-        for job in delayed:
-            if job.state == "delayed":  # not cancelled by an earlier handler
-                self.run(job)
-        return delayed
+        calls = self._delayed_calls()
+        for call in calls:
+            if jobs := [job for job in call if job.state == "delayed"]:  # not cancelled by an earlier handler
+                run_blocking(self._run_waiting(jobs, in_loop=False))
+        return _by_delay(job for call in calls for job in call)
 
     async def run_delayed_async(self) -> list[EagerJob]:
         """As `run_delayed`, in the event loop of the test; plain handlers run in a thread."""
-        delayed = self._delayed()
-        for job in delayed:
-            if job.state == "delayed":
-                await self.run_async(job)
-        return delayed
+        calls = self._delayed_calls()
+        for call in calls:
+            if jobs := [job for job in call if job.state == "delayed"]:
+                await self._run_waiting(jobs, in_loop=True)
+        return _by_delay(job for call in calls for job in call)
 
-    def _delayed(self) -> list[EagerJob]:
-        return sorted(
-            (job for job in self.jobs if job.state == "delayed" and job.topic in self._handlers),
-            key=lambda job: job.delay or timedelta(),
-        )
+    def _delayed_calls(self) -> list[list[EagerJob]]:
+        calls: deque[list[EagerJob]] = deque()
+        for job in _by_delay(self.jobs):
+            if job.state == "delayed" and job.topic in self._handlers:
+                self._add_to_calls(calls, job)
+        return [*calls]
 
-    async def _run_waiting(self, job: EagerJob, *, in_loop: bool) -> None:
-        if job.state not in WAITING:
-            raise ValueError(f"job {job.id!r} of topic {job.topic!r} is {job.state}: only delayed and ready jobs run")
-        if job.topic not in self._handlers:
-            known = ", ".join(self._handlers) or "none"
-            raise ValueError(f"no handler takes topic {job.topic!r}; topics with a handler: {known}")
-        self._due.append(job)
-        await self._run_due(in_loop=in_loop)
+    def _add_to_calls(self, calls: deque[list[EagerJob]], job: EagerJob) -> None:
+        """Add a job to the last call of its handler, if that takes batches and it has room, else as a new call."""
+        handler = self._handlers[job.topic]
+        if isinstance(handler, BatchHandler):
+            same = (call for call in reversed(calls) if self._handlers[call[0].topic] is handler)
+            if (last := next(same, None)) is not None and len(last) < handler.batch:
+                last.append(job)
+                return
+        calls.append([job])
+
+    async def _run_waiting(self, jobs: list[EagerJob], *, in_loop: bool) -> None:
+        for job in jobs:
+            if job.state not in WAITING:
+                raise ValueError(
+                    f"job {job.id!r} of topic {job.topic!r} is {job.state}: only delayed and ready jobs run"
+                )
+            if job.topic not in self._handlers:
+                known = ", ".join(self._handlers) or "none"
+                raise ValueError(f"no handler takes topic {job.topic!r}; topics with a handler: {known}")
+        self._due.append(jobs)
+        await self.run_due(in_loop=in_loop)
 
     # Called by the clients
 
-    async def put(self, fields: dict[str, Any], *, in_loop: bool) -> tuple[int, dict[str, Any]]:
-        """Perform `POST /jobs`; returns the status and the job as stored."""
+    async def put(self, fields: dict[str, Any], *, in_loop: bool, of_many: bool = False) -> tuple[int, dict[str, Any]]:
+        """Perform `POST /jobs`; returns the status and the job as stored.
+
+        If it is one `of_many`, handlers that take batches wait for `run_due`.
+        """
         status, job = self._stored(fields)
         response = _shown(job)
-        await self._run_due(in_loop=in_loop)
+        await self.run_due(in_loop=in_loop, batches=not of_many)
         return status, response
 
     def _stored(self, fields: dict[str, Any]) -> tuple[int, EagerJob]:
@@ -155,7 +179,7 @@ class EagerJobs:
             existing.state = "cancelled"
         self.jobs.append(job)
         if job.state == "ready" and job.topic in self._handlers:
-            self._due.append(job)
+            self._add_to_calls(self._due, job)
         return (_CREATED if existing is None else _OK), job
 
     def get(self, topic: str, job_id: str, query: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,7 +194,7 @@ class EagerJobs:
         last_seen = replace(job, state="delayed") if job.state == "cancelled" else job
         return {**_shown(last_seen), "outcome": job.state}
 
-    def cancel(self, topic: str, job_id: str, query: Mapping[str, Any]) -> dict[str, Any]:
+    async def cancel(self, topic: str, job_id: str, query: Mapping[str, Any], *, in_loop: bool) -> dict[str, Any]:
         """Perform `DELETE /jobs/{topic}/{id}`."""
         job = self._live(topic, job_id)
         if job is None:
@@ -180,6 +204,8 @@ class EagerJobs:
         was, job.state = job.state, "cancelled"
         if job in self._running:
             self._running[job].stop()
+        self._put_end(job, job.attempts - (was == "reserved"))
+        await self.run_due(in_loop=in_loop)
         return {"topic": topic, "id": job_id, "state": "cancelled", "was": was}
 
     def _live(self, topic: str, job_id: str) -> EagerJob | None:
@@ -187,51 +213,84 @@ class EagerJobs:
 
     # Running
 
-    async def _run_due(self, *, in_loop: bool) -> None:
-        """Run due jobs until there are none. Jobs that a handler puts run here, after that handler.
+    async def run_due(self, *, in_loop: bool, batches: bool = True) -> None:
+        """Run due jobs until there are none, or none but those in `batches`.
 
-        When a handler's exception is raised, the jobs after it stay `ready`.
+        Jobs that a handler puts run here, after that handler. When a handler's exception is raised, the jobs after it
+        stay `ready`.
         """
         if self._running:
             return
         try:
-            while self._due:
-                job = self._due.popleft()
-                if job.state in WAITING:
-                    await self._run(job, self._handlers[job.topic], in_loop=in_loop)
-        finally:
+            while (call := self._next_call(batches=batches)) is not None:
+                if jobs := [job for job in call if job.state in WAITING]:
+                    await self._run(jobs, self._handlers[jobs[0].topic], in_loop=in_loop)
+        except BaseException:
             self._due.clear()
+            raise
 
-    async def _run(self, job: EagerJob, handler: Handler, *, in_loop: bool) -> None:
+    def _next_call(self, *, batches: bool) -> list[EagerJob] | None:
+        for call in self._due:
+            if batches or self._handlers[call[0].topic].batch is None:
+                self._due.remove(call)
+                return call
+        return None
+
+    async def _run(self, jobs: Sequence[EagerJob], handler: Handler, *, in_loop: bool) -> None:
+        """Run a handler on its job, or on several if it takes batches."""
         if not in_loop and self._needs_loop(handler) and running_loop() is not None:
             raise RuntimeError(
-                f"the handler of topic {job.topic!r} needs an event loop, and one is running already: put with "
+                f"the handler of topic {jobs[0].topic!r} needs an event loop, and one is running already: put with "
                 "`async_client`, or use `run_async` or `run_delayed_async`"
             )
-        job.state = "reserved"
-        job.exception = None
-        job.attempts += 1
-        context = self._running[job] = _EagerContext(convert(_shown(job), Delivery), job)
+        contexts: dict[EagerJob, _EagerContext] = {}
+        for job in jobs:
+            job.state = "reserved"
+            job.exception = None
+            job.attempts += 1
+            contexts[job] = _EagerContext(convert(_shown(job), Delivery), job)
+        self._running |= contexts
         try:
-            value = await self._call(handler, context, in_loop=in_loop)
-        except Exception as error:
-            self._failed(job, error)
-            if self._raise_errors and not isinstance(error, Retry | Snooze | Reject):
-                raise
-        except BaseException as error:
-            self._failed(job, error)
-            raise
-        else:
-            outcome = of_value(value, context.puts)
-            if isinstance(outcome, Finish):
-                self._chain(outcome.put)
-                self._ended(job, "finished", None)
-                job.result = outcome.result
-            else:
-                self._ended(job, "delayed", outcome.error)
-                job.delay = None
+            ends = await self._ends_of(handler, [*contexts.values()], in_loop=in_loop)
+            for (job, context), end in zip(contexts.items(), ends, strict=True):
+                self._end(job, context, end)
         finally:
-            del self._running[job]
+            for job in jobs:
+                del self._running[job]
+        for _, error in ends:
+            if error is not None and (
+                not isinstance(error, Exception)
+                or (self._raise_errors and not isinstance(error, Retry | Snooze | Reject))
+            ):
+                raise error
+
+    async def _ends_of(self, handler: Handler, contexts: list[_EagerContext], *, in_loop: bool) -> list[JobEnd]:
+        """Run the handler; returns what it returns or raises for each job."""
+        given: Context | BatchContext = contexts[0]
+        if isinstance(handler, BatchHandler):
+            given = handler.context_of(contexts)
+        value, raised = None, None
+        try:
+            if not isinstance(given, BatchContext) or len(given):
+                value = await self._call(handler, given, in_loop=in_loop)
+        except BaseException as error:  # noqa: BLE001 (it is an outcome, and raised after it was recorded)
+            raised = error
+        if isinstance(given, BatchContext):
+            return [given.end_of(context) or JobEnd(None, raised) for context in contexts]
+        return [JobEnd(value, raised)]
+
+    def _end(self, job: EagerJob, context: _EagerContext, end: JobEnd) -> None:
+        if end.error is not None:
+            self._failed(job, end.error)
+            return
+        outcome = of_value(end.value, context.puts)
+        if isinstance(outcome, Finish):
+            self._chain(outcome.put)
+            job.result = outcome.result
+            self._ended(job, "finished", None)
+        else:
+            self._ended(job, "delayed", outcome.error)
+            job.delay = None
 
     def _chain(self, puts: Sequence[dict[str, Any]]) -> None:
         """Put the jobs that a handler put with its finish; they run after it."""
@@ -241,7 +300,7 @@ class EagerJobs:
     def _needs_loop(self, handler: Handler) -> bool:
         return handler.is_async or bool(self._middleware)
 
-    async def _call(self, handler: Handler, context: Context, *, in_loop: bool) -> Any:
+    async def _call(self, handler: Handler, context: Context | BatchContext, *, in_loop: bool) -> Any:
         if not in_loop and not self._needs_loop(handler):
             return await handler.call(context, (), _at_once)
         called = handler.call(context, self._middleware, asyncio.to_thread)
@@ -260,9 +319,30 @@ class EagerJobs:
             job.delay = None if outcome.delay_s is None else timedelta(seconds=outcome.delay_s)
 
     def _ended(self, job: EagerJob, state: str, error: str | None) -> None:
+        job.error = error
         if job.state == "reserved":  # not cancelled meanwhile
             job.state = state
-        job.error = error
+            if state in OUTCOMES:
+                self._put_end(job, job.attempts)
+
+    def _put_end(self, job: EagerJob, attempts: int) -> None:
+        """Put the job of `on_end` for a job that has ended; it runs after the present one."""
+        on_end = job.fields.get("on_end")
+        if on_end is None or job.state not in (on_end.get("on") or OUTCOMES):
+            return
+        places = {"topic": job.topic, "id": job.id, "outcome": job.state}
+        job_id = on_end.get("id") or ""
+        for name, value in places.items():
+            job_id = job_id.replace(f"{{{name}}}", value)
+        optional = {"reason": "buried" if job.state == "dead" else None, "error": job.error, "result": job.result}
+        labels = {"tags": job.fields.get("tags") or [], "headers": job.fields.get("headers") or {}}
+        body: dict[str, Any] = {**places, "attempts": attempts, **labels}
+        body |= {name: value for name, value in optional.items() if value is not None}
+        if on_end.get("body"):
+            body["body"] = job.body
+        if not 0 < len(job_id) <= limits.ID_LENGTH:
+            job_id = f"end-{uuid4().hex}"
+        self._stored({"topic": on_end["topic"], "id": job_id, "body": body, "on_conflict": "keep"})
 
 
 @dataclass(eq=False)
@@ -392,11 +472,13 @@ class _EagerSender(Sender):
             case "POST", "jobs", "batch":
                 for fields in sent["jobs"]:
                     check_put(fields)
-                return {"results": [await self._put_one(fields) for fields in sent["jobs"]]}
+                results = [await self._put_one(fields) for fields in sent["jobs"]]
+                await self._jobs.run_due(in_loop=self._in_loop)
+                return {"results": results}
             case "GET", "jobs", topic, job_id:
                 return self._jobs.get(unquote(topic), unquote(job_id), call.query or {})
             case "DELETE", "jobs", topic, job_id:
-                return self._jobs.cancel(unquote(topic), unquote(job_id), call.query or {})
+                return await self._jobs.cancel(unquote(topic), unquote(job_id), call.query or {}, in_loop=self._in_loop)
         raise EagerUnsupported(
             f"{call.method} {call.path}: EagerJobs supports puts, gets, waits and cancels of single jobs only; for "
             "other calls use the fixture `deferd_service`"
@@ -405,7 +487,7 @@ class _EagerSender(Sender):
     async def _put_one(self, fields: dict[str, Any]) -> dict[str, Any]:
         named = {"topic": fields["topic"], "id": fields["id"]}
         try:
-            status, _ = await self._jobs.put(fields, in_loop=self._in_loop)
+            status, _ = await self._jobs.put(fields, in_loop=self._in_loop, of_many=True)
         except (JobExists, JobReserved) as error:
             return {**named, "status": 409, "code": error.code}
         return {**named, "status": status}
@@ -413,6 +495,11 @@ class _EagerSender(Sender):
 
 WAITING = ("delayed", "ready")
 LIVE = (*WAITING, "reserved")
+
+
+def _by_delay(jobs: Iterable[EagerJob]) -> list[EagerJob]:
+    """The jobs, earliest due first."""
+    return sorted(jobs, key=lambda job: job.delay or timedelta())
 
 
 def _shown(job: EagerJob) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from deferd.contract.clocks import monotonic_s
 from deferd.contract.errors import CalendarNotFound, PushNotFound, ScheduleNotFound, TopicNotFound
 from deferd.contract.operations import system as operations
 from deferd.contract.topic_patterns import TopicPatterns, is_pattern
-from deferd.worker import Context, Worker
+from deferd.worker import BatchContext, Context, Worker
 from deferd.worker.handlers import CallNext
 
 START_S = 30.0
@@ -221,7 +221,7 @@ def _run_until_idle(worker: Worker, url: str, client: Client, timeout_s: float) 
     """See `ServiceForTests.run_until_idle`; `client` is connected to the service at `url`."""
     started = 0
 
-    async def count(_context: Context, call_next: CallNext) -> Any:
+    async def count(_context: Context | BatchContext, call_next: CallNext) -> Any:
         nonlocal started
         started += 1
         return await call_next()

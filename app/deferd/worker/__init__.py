@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from deferd.worker.handlers import Context
+from deferd.worker.handlers import BatchContext, Context
 from deferd.worker.outcomes import Reject, Retry, Snooze, Then
 from deferd.worker.worker import Worker
 
-__all__ = ["Context", "Reject", "Retry", "Snooze", "Then", "Worker"]
+__all__ = ["BatchContext", "Context", "Reject", "Retry", "Snooze", "Then", "Worker"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from deferd.client import AsyncClient, Delivery
 from deferd.client.job_requests import new_id
@@ -18,10 +18,20 @@ from deferd.worker.log import LOG, FailureLog
 _RETRY = RetryPolicy(heeds_proxies=False)
 _LONG_POLL_S = 0.5
 """A pop without a response after this time found nothing ready and waits: it can be cancelled."""
+_LAST_POP_S = 2.0
+"""How long a stop waits for the repetition of a pop that has no response."""
 _PUSHED_S = 30.0
 """How long a pushed topic is left out of the pops."""
 Priority = Literal["strict"] | Sequence[str] | Mapping[str, float]
 TopicOrder = Callable[[], Sequence[str]]
+
+
+class _Pop(NamedTuple):
+    """What a pop asks for. Repeated with its `request_id`, it returns the same jobs."""
+
+    topics: Sequence[str]
+    most: int
+    request_id: str
 
 
 class Fetcher:
@@ -51,6 +61,8 @@ class Fetcher:
         """The topics whose jobs are pushed, and when to pop them again."""
         self._stopping = False
         self._pop_began_s = float("-inf")
+        self._unanswered: _Pop | None = None
+        """The pop that may have taken jobs, while its response is missing."""
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
 
@@ -66,8 +78,8 @@ class Fetcher:
     async def stop(self, within_s: float) -> None:
         """Stop fetching. Jobs that a pop under way returns at once are still taken, so they can be returned.
 
-        A pop that waits, or has no response within `within_s`, is cancelled: the service returns to the queue what it
-        pops for a disconnected client.
+        A pop that waits, or has no response within `within_s`, is cancelled. Jobs may be on the way in its response, so
+        it is repeated without a wait, for 2 s at most, and its jobs are taken as well.
         """
         self._stopping = True
         if self._task is None:
@@ -76,6 +88,23 @@ class Fetcher:
             await asyncio.wait({self._task}, timeout=min(left_s, within_s))
         self._task.cancel()
         await asyncio.wait({self._task})
+        if self._unanswered is not None and (jobs := await self._last_jobs(self._unanswered)):
+            self._take(jobs, True)
+
+    async def _last_jobs(self, pop: _Pop) -> list[Delivery]:
+        """The jobs of a pop that was cancelled. None if the service does not respond: they return with their leases."""
+        try:
+            async with asyncio.timeout(_LAST_POP_S):
+                return await self._send(pop, wait_s=0)
+        except (DeferdError, TimeoutError) as error:
+            reason = str(error) or "no response in time"
+            LOG.warning("jobs of the last pop may stay reserved until their leases end: %s", reason)
+            return []
+
+    async def _send(self, pop: _Pop, wait_s: float) -> list[Delivery]:
+        return await self._client.pop(
+            pop.topics, count=pop.most, wait=wait_s, consumer=self._consumer, request_id=pop.request_id
+        )
 
     async def _run(self) -> None:
         quick_empty_pops = 0
@@ -98,18 +127,18 @@ class Fetcher:
 
     async def _pop(self, count: int) -> tuple[list[Delivery], bool]:
         """The jobs of one pop, and whether an earlier response to it was lost."""
-        topics, request_id, failures = await self._topics(), new_id(), 0
+        pop, failures = _Pop(await self._topics(), count, new_id()), 0
         while True:
-            self._pop_began_s = self._loop.time()
+            self._pop_began_s, self._unanswered = self._loop.time(), pop
             try:
-                jobs = await self._client.pop(
-                    topics, count=count, wait=self._wait_s(), consumer=self._consumer, request_id=request_id
-                )
+                jobs = await self._send(pop, self._wait_s())
             except InvalidInput:  # the same call will not succeed later
+                self._unanswered = None
                 raise
             except TopicPushed as error:
+                self._unanswered = None
                 self._leave_out(error.topic)
-                topics, request_id = await self._topics(), new_id()
+                pop = _Pop(await self._topics(), count, new_id())
             except DeferdError as error:
                 self._failures.failed(error)
                 if self._stopping:
@@ -118,8 +147,9 @@ class Fetcher:
                 await asyncio.sleep(_RETRY.pause_s(failures, error))
                 failures += 1
             else:
+                self._unanswered = None
                 self._failures.succeeded()
-                self._are_not_pushed(topics)
+                self._are_not_pushed(pop.topics)
                 return jobs, failures > 0
 
     async def _topics(self) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""Handlers: which one is for a topic, the arguments that it takes, and what it knows about its job."""
+"""Handlers: which one is for a topic, the arguments that it takes, and what it knows about its job or jobs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import inspect
 import os
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
@@ -17,7 +17,7 @@ from pydantic_core import to_json
 from deferd.client.job_definition import JobDefinition
 from deferd.client.put_options import PutOptions, put_fields
 from deferd.client.request_body import Seconds, seconds
-from deferd.contract.limits import POP_TOPICS_MAX, TOPIC_LENGTH, TOPIC_OR_PATTERN
+from deferd.contract.limits import POP_COUNT_MAX, POP_TOPICS_MAX, TOPIC_LENGTH, TOPIC_OR_PATTERN
 from deferd.contract.operations.jobs import Delivery
 from deferd.contract.topic_patterns import TopicPatterns, is_pattern
 from deferd.worker.outcomes import Reject, bounded, check_count, checked_job, checked_progress
@@ -25,6 +25,9 @@ from deferd.worker.outcomes import Reject, bounded, check_count, checked_job, ch
 _SHOWN_ERRORS = 10
 _SHOWN_CHARACTERS = 60
 _TOPICS_REMEMBERED = 10_000
+_WITHIN_S = 1.0
+_WITHIN_MAX_S = 60.0
+_LISTS: tuple[Any, ...] = (list, Sequence)
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -67,6 +70,10 @@ class Context:
     def puts(self) -> Sequence[dict[str, Any]]:
         """The jobs of `put` so far, as JSON objects."""
         return tuple(self._puts)
+
+    @property
+    def _body(self) -> Any:
+        return self.job.body
 
     @property
     def topic(self) -> str:
@@ -132,6 +139,98 @@ class Context:
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
 
+class JobEnd(NamedTuple):
+    """What the handler of a batch has for one job: a value, as if it had returned it, or an error, as if raised."""
+
+    value: Any
+    error: BaseException | None
+
+
+class BatchContext:
+    """The jobs of a batch, for handlers with a parameter of this type, and for middleware.
+
+    ::
+
+        @worker.handler("orders.*", batch=100)
+        def insert(orders: list[Order], batch: BatchContext) -> None:
+            for order, job in zip(orders, batch):
+                if order.total < 0:
+                    batch.fail(job, Reject("a negative total"))
+
+    It contains the `Context` of each job, in the order of the bodies. `finish` and `fail` give one job its outcome.
+    When the handler returns, all others are finished; when it raises an exception, that is the outcome of all others.
+    """
+
+    __slots__ = ("_bodies", "_ends", "_jobs")
+
+    def __init__(self) -> None:
+        self._jobs: list[Context] = []
+        self._bodies: list[Any] = []
+        self._ends: dict[Context, JobEnd | None] = {}
+
+    def add(self, job: Context, body: Any) -> None:
+        """Add a job with its parsed body."""
+        self._jobs.append(job)
+        self._bodies.append(body)
+        self._ends[job] = None
+
+    def leave_out(self, job: Context, error: Exception) -> None:
+        """Keep a job from the handler: this is its outcome."""
+        self._ends[job] = JobEnd(None, error)
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __iter__(self) -> Iterator[Context]:
+        return iter(self._jobs)
+
+    def __getitem__(self, index: int) -> Context:
+        return self._jobs[index]
+
+    @property
+    def _body(self) -> list[Any]:
+        return self._bodies
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the handler should end: all its jobs are `cancelled`, as when the worker stops.
+
+        An async handler then also gets CancelledError. When only some jobs are cancelled it continues; `job.cancelled`
+        tells which.
+        """
+        return all(job.cancelled for job in self._jobs)
+
+    def finish(self, job: Context, result: Any = None) -> None:
+        """Finish a job when the handler has ended, also if that raises an exception.
+
+        `result` is what the handler of a single job returns, also a `Then`. The last outcome given to a job counts.
+
+        Raises:
+            ValueError: the job is not in this batch.
+        """
+        self._note(job, JobEnd(result, None))
+
+    def fail(self, job: Context, error: BaseException) -> None:
+        """As `finish`, with the outcome of a handler that raises `error`: any exception, Retry, Snooze or Reject.
+
+        Raises:
+            TypeError: `error` is not an exception.
+            ValueError: the job is not in this batch.
+        """
+        if not isinstance(error, BaseException):
+            raise TypeError(f"a job fails with an exception, not {error!r}")
+        self._note(job, JobEnd(None, error))
+
+    def _note(self, job: Context, end: JobEnd) -> None:
+        if job not in self._ends:
+            raise ValueError(f"{job!r} is not a job of this batch")
+        self._ends[job] = end
+
+    def end_of(self, job: Context) -> JobEnd | None:
+        """What the handler has for a job so far."""
+        return self._ends[job]
+
+
 CallNext = Callable[[], Awaitable[Any]]
 Middleware = Callable[[Context, CallNext], Awaitable[Any]]
 RunPlain = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -149,6 +248,12 @@ class Handler:
         TypeError: the function has other required parameters, or an annotation that pydantic cannot parse a body into
             or that does not accept the definition's type.
     """
+
+    batch: int | None = None
+    """The most jobs of one call, for handlers that take several."""
+    _context_type: type = Context
+    _wrong_context: type = BatchContext
+    _annotation_for_type = "that"
 
     def __init__(
         self, job: str | JobDefinition[Any], function: Callable[..., Any], *, time_limit: Seconds | None = None
@@ -171,9 +276,9 @@ class Handler:
         self._positional = [
             one for one in parameters if one in (self._body, self._context) and one.kind is one.POSITIONAL_ONLY
         ]
-        self._parser = None if self._body is None else self._parser_of(self._body)
+        self._parser = None if self._body is None else self._parser_of(self._body, self._body.annotation)
 
-    def arguments(self, body: Any, context: Context) -> tuple[list[Any], dict[str, Any]]:
+    def arguments(self, body: Any, context: Context | BatchContext) -> tuple[list[Any], dict[str, Any]]:
         """The arguments for the function. Raises InvalidBody."""
         named: dict[str, Any] = {}
         if self._body is not None:
@@ -182,18 +287,19 @@ class Handler:
             named[self._context.name] = context
         return [named.pop(parameter.name) for parameter in self._positional], named
 
-    async def call(self, context: Context, middleware: Sequence[Middleware], run_plain: RunPlain) -> Any:
+    async def call(self, context: Context | BatchContext, middleware: Sequence[Middleware], run_plain: RunPlain) -> Any:
         """Run the function on a job, inside the middleware; `run_plain` runs it if it is not async.
 
         Raises:
             InvalidBody: the body is invalid.
         """
-        positional, named = self.arguments(context.job.body, context)
+        positional, named = self.arguments(context._body, context)
         if not middleware:
             return await self._call_function(positional, named, run_plain)
         call_next: CallNext = functools.partial(self._call_function, positional, named, run_plain)
+        given: Any = context  # `check_layer` has looked at what the layers take
         for layer in reversed(middleware):
-            call_next = functools.partial(layer, context, call_next)
+            call_next = functools.partial(layer, given, call_next)
         return await call_next()
 
     async def _call_function(self, positional: list[Any], named: dict[str, Any], run_plain: RunPlain) -> Any:
@@ -215,25 +321,31 @@ class Handler:
         for parameter in parameters:
             if parameter.kind in _VARIABLE:
                 raise TypeError(f"{self._name} takes {parameter}, but a handler must name its parameters")
-            if parameter.annotation is Context and context is None:
+            if parameter.annotation is self._wrong_context:
+                with_or_without = "without" if self.batch is None else "with"
+                raise TypeError(
+                    f"{self._name} is declared {with_or_without} batch=, so it takes a {self._context_type.__name__}, "
+                    f"not a {self._wrong_context.__name__}"
+                )
+            if parameter.annotation is self._context_type and context is None:
                 context = parameter
-            elif parameter.annotation is not Context and body is None:
+            elif parameter.annotation is not self._context_type and body is None:
                 body = parameter
             elif parameter.default is parameter.empty or parameter.kind is parameter.POSITIONAL_ONLY:
                 raise TypeError(
                     f"{self._name} has a parameter {parameter.name!r} that gets no argument: a handler has one for the "
-                    "body, and may have one that is annotated with Context"
+                    f"body, and may have one that is annotated with {self._context_type.__name__}"
                 )
         return body, context
 
-    def _parser_of(self, parameter: inspect.Parameter) -> TypeAdapter[Any] | None:
-        annotation = parameter.annotation
+    def _parser_of(self, parameter: inspect.Parameter, annotation: Any) -> TypeAdapter[Any] | None:
+        """The parser of a body for the annotation of the parameter, or of the items of a list."""
         definition = self.definition
         if definition is not None:
             if not _accepts(annotation, definition.body_type):
                 raise TypeError(
                     f"{self._name} takes {parameter}, but the body of this job is defined as "
-                    f"{_type_name(definition.body_type)}: annotate the parameter with that"
+                    f"{_type_name(definition.body_type)}: annotate the parameter with {self._annotation_for_type}"
                 )
             adapter: TypeAdapter[Any] = definition.adapter
             return adapter
@@ -244,6 +356,91 @@ class Handler:
         except PydanticUserError as error:
             reason = str(error).splitlines()[0]
             raise TypeError(f"{self._name} takes {annotation!r}, which pydantic cannot validate: {reason}") from error
+
+
+class BatchHandler(Handler):
+    """A handler that gets up to `batch` jobs of its topics in one call, collected for `within` from the first.
+
+    Its first parameter gets a list of bodies, each parsed into the annotation of the items. A parameter annotated with
+    `BatchContext` gets the context. Both are optional.
+
+    Raises:
+        ValueError: `batch`, `within` or the time limit is out of its range.
+        TypeError: as for Handler, or the first parameter is not annotated as a list.
+    """
+
+    batch: int
+    _context_type = BatchContext
+    _wrong_context = Context
+    _annotation_for_type = "a list of that"
+
+    def __init__(
+        self,
+        job: str | JobDefinition[Any],
+        function: Callable[..., Any],
+        *,
+        batch: int,
+        within: Seconds | None = None,
+        time_limit: Seconds | None = None,
+    ) -> None:
+        self.batch = batch
+        super().__init__(job, function, time_limit=time_limit)
+        if not 1 <= batch <= POP_COUNT_MAX:
+            raise ValueError(f"{self._name} takes batches of 1 to {POP_COUNT_MAX} jobs, not {batch!r}")
+        self.within_s = _WITHIN_S if within is None else seconds(within)
+        if not 0 <= self.within_s <= _WITHIN_MAX_S:
+            raise ValueError(f"{self._name} collects jobs within 0 to {_WITHIN_MAX_S:g} seconds, not {self.within_s:g}")
+        self._item_parser, self._parser = self._parser, None
+
+    def context_of(self, jobs: Sequence[Context]) -> BatchContext:
+        """The context of a call with these jobs. Those with an invalid body are left out."""
+        context = BatchContext()
+        for job in jobs:
+            body = job.job.body
+            try:
+                parsed = body if self._item_parser is None else _parsed(self._item_parser, body)
+            except InvalidBody as error:
+                context.leave_out(job, error)
+            else:
+                context.add(job, parsed)
+        return context
+
+    async def call(
+        self, context: Context | BatchContext, middleware: Sequence[Middleware], run_plain: RunPlain
+    ) -> None:
+        """Run the function on the jobs of a batch, inside the middleware; `run_plain` runs it if it is not async.
+
+        Raises:
+            TypeError: it has returned a value.
+        """
+        value = await super().call(context, middleware, run_plain)
+        if value is not None:
+            raise TypeError(
+                f"the handler of a batch returned a value ({type(value).__name__}): give results to its jobs by "
+                "BatchContext.finish"
+            )
+
+    def _parser_of(self, parameter: inspect.Parameter, annotation: Any) -> TypeAdapter[Any] | None:
+        item = annotation
+        if annotation is not inspect.Parameter.empty and annotation is not Any and annotation is not object:
+            if annotation not in _LISTS and get_origin(annotation) not in _LISTS:
+                raise TypeError(f"{self._name} takes {parameter}, but a batch has a list of bodies, as in list[int]")
+            item = next(iter(get_args(annotation)), Any)
+        return super()._parser_of(parameter, item)
+
+
+def check_layer(layer: Middleware) -> None:
+    """Check that a middleware takes the context of a batch. Raises TypeError unless it says so by its annotation."""
+    try:
+        first = next(iter(inspect.signature(layer, eval_str=True).parameters.values()), None)
+    except Exception:  # noqa: BLE001 (evaluating an annotation can raise any exception)
+        first = None
+    annotation = None if first is None else first.annotation
+    if annotation is not BatchContext and BatchContext not in get_args(annotation):
+        raise TypeError(
+            f"the middleware {layer!r} also wraps the handlers that take batches, and does not say that it takes their "
+            "context: annotate its first parameter with Context | BatchContext"
+        )
 
 
 def check_topic(topic: object) -> None:
@@ -332,6 +529,16 @@ class TopicHandlers:
         if is_pattern(topic):
             self._patterns[topic] = TopicPatterns([topic])
         self._matched.clear()
+
+    @property
+    def take_batches(self) -> bool:
+        """Whether any of them takes batches."""
+        return any(handler.batch is not None for handler in self._declared.values())
+
+    @property
+    def jobs_per_call(self) -> int:
+        """How many jobs a call of each of them takes at least, if there are so many."""
+        return min((handler.batch or 1 for handler in self._declared.values()), default=1)
 
     def find(self, topic: str) -> Handler | None:
         """The handler for the jobs of a topic, None if there is none."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from deferd.client import AsyncClient
@@ -89,6 +89,25 @@ class LeaseKeeper:
         held.touch_at_s = began_s + held.ttr_s / 2
         return True
 
+    async def confirm(self, jobs: Sequence[HeldJob]) -> set[HeldJob]:
+        """Those of the jobs that the service confirms now, by one call for each topic. It extends no lease.
+
+        A lease that is due for a touch may have ended, and another consumer may have its job: it is touched.
+        """
+        now_s = self._loop.time()
+        live = {held for held in jobs if held.touch_at_s > now_s}
+        due = [held for held in jobs if held not in live]
+        await asyncio.gather(
+            *(self._keep_live(topic, some, live) for topic, some in _by_topic(live).items()),
+            *(self._touch_in_slot(held) for held in due),
+        )
+        return live | {held for held in due if held.confirmed_s >= now_s}
+
+    async def _keep_live(self, topic: str, jobs: Sequence[HeldJob], live: set[HeldJob]) -> None:
+        """Remove from `live` the jobs that the service does not confirm."""
+        confirmed = await self._ask(topic, jobs)
+        live.difference_update(held for held in jobs if held not in confirmed)
+
     async def close(self) -> None:
         """Stop extending leases."""
         self._held.clear()
@@ -150,23 +169,36 @@ class LeaseKeeper:
             return
         self._check_timer = self._loop.call_later(_CHECK_INTERVAL_S, self._check)
         received_by_s = self._loop.time() - _CHECK_INTERVAL_S / 2
-        of_topic: dict[str, list[HeldJob]] = {}
-        for held in self._held:
-            if held.received_s <= received_by_s and held.job.topic not in self._checking:
-                of_topic.setdefault(held.job.topic, []).append(held)
-        for topic, jobs in of_topic.items():
-            self._checking.add(topic)
-            self._spawn(self._check_topic(topic, jobs))
+        held = [held for held in self._held if held.received_s <= received_by_s]
+        for topic, jobs in _by_topic(held).items():
+            if topic not in self._checking:
+                self._checking.add(topic)
+                self._spawn(self._check_topic(topic, jobs))
 
     async def _check_topic(self, topic: str, jobs: Sequence[HeldJob]) -> None:
         try:
-            for start in range(0, len(jobs), BATCH_MAX):
-                some = jobs[start : start + BATCH_MAX]
-                with contextlib.suppress(DeferdError, TimeoutError):
-                    async with self._check_slots, asyncio.timeout(_CHECK_TIMEOUT_S):
-                        results = await self._client.check_many(topic, [held.job for held in some])
-                    for held, result in zip(some, results, strict=False):
-                        if (over := _OVER.get(result.code or "")) is not None:
-                            self._end(held, over(topic, held.job.id))
+            await self._ask(topic, jobs)
         finally:
             self._checking.discard(topic)
+
+    async def _ask(self, topic: str, jobs: Sequence[HeldJob]) -> set[HeldJob]:
+        """Ask about jobs of a topic, and end those that are over. Returns those that the service holds to be live."""
+        live: set[HeldJob] = set()
+        for start in range(0, len(jobs), BATCH_MAX):
+            some = jobs[start : start + BATCH_MAX]
+            with contextlib.suppress(DeferdError, TimeoutError):
+                async with self._check_slots, asyncio.timeout(_CHECK_TIMEOUT_S):
+                    results = await self._client.check_many(topic, [held.job for held in some])
+                for held, result in zip(some, results, strict=False):
+                    if result.code is None:
+                        live.add(held)
+                    elif (over := _OVER.get(result.code)) is not None:
+                        self._end(held, over(topic, held.job.id))
+        return live
+
+
+def _by_topic(jobs: Iterable[HeldJob]) -> dict[str, list[HeldJob]]:
+    of_topic: dict[str, list[HeldJob]] = {}
+    for held in jobs:
+        of_topic.setdefault(held.job.topic, []).append(held)
+    return of_topic

@@ -62,7 +62,7 @@ class Reporter:
         elif isinstance(outcome, Finish) and outcome.put:
             self._spawn(self._logging_bugs(self._finish_and_put(held, outcome), [held]))
         elif isinstance(outcome, Finish):
-            topic = held.handler.topic
+            topic = held.job.topic
             pending = self._finishes.get(topic)
             if pending is None:
                 self._finishes[topic] = [(held, outcome)]

@@ -19,7 +19,7 @@ from deferd.contract.limits import ID_LENGTH, ID_PATTERN
 from deferd.stop_signals import handle_in_loop, restore_in_children, stop_signals
 from deferd.worker.declared_schedules import DeclaredSchedules, schedules_registered
 from deferd.worker.fetcher import Priority, topic_order
-from deferd.worker.handlers import Handler, Middleware, TopicHandlers, check_topic
+from deferd.worker.handlers import BatchHandler, Handler, Middleware, TopicHandlers, check_layer, check_topic
 from deferd.worker.log import LOG
 from deferd.worker.worker_run import WorkerRun, WorkerSettings
 
@@ -109,7 +109,12 @@ class Worker:
         return tuple(self._handlers)
 
     def handler(
-        self, job: str | JobDefinition[Any], *, time_limit: Seconds | None = None
+        self,
+        job: str | JobDefinition[Any],
+        *,
+        time_limit: Seconds | None = None,
+        batch: int | None = None,
+        within: Seconds | None = None,
     ) -> Callable[[Function], Function]:
         """Declare the decorated function as the handler of a topic. The function itself is not changed.
 
@@ -130,15 +135,31 @@ class Worker:
         An exception releases the job, with its text as `last_error`, so that it is delivered again after its backoff.
         Retry, Snooze and Reject override that.
 
+        With `batch` (1 to 1000), one call gets up to so many jobs, of any topics that the handler is for. It begins
+        when the batch is full, or `within` (0 to 60 s, by default 1 s) after the first job came; sooner if half of a
+        job's `time_limit` has passed. The first parameter gets a list of bodies, without invalid ones, and a parameter
+        annotated with `BatchContext` the jobs, to give them different outcomes. If the function returns, which it must
+        do without a value, all others are finished; an exception is the outcome of all others. A call counts as one
+        handler towards the concurrency. An async one is cancelled when all its jobs are stopped: by cancels, lost
+        leases, their time limits or the end of the worker. One that is stopped alone shows that by `cancelled`.
+
         Raises:
             ValueError: the topic has a handler, there are 32 topics already, or a value is out of its range.
-            TypeError: the function cannot be called with these arguments, takes another type than the definition's, or
-                the topic was forgotten.
+            TypeError: the function cannot be called with these arguments, takes another type than the definition's, the
+                topic was forgotten, or a middleware does not take batches.
         """
         check_topic(job)
+        if batch is None and within is not None:
+            raise ValueError("within is for a handler that takes batches: give batch, too")
 
         def declare(function: Function) -> Function:
-            self._handlers.add(Handler(job, function, time_limit=time_limit))
+            if batch is None:
+                handler = Handler(job, function, time_limit=time_limit)
+            else:
+                handler = BatchHandler(job, function, batch=batch, within=within, time_limit=time_limit)
+                for layer in self._middleware:
+                    check_layer(layer)
+            self._handlers.add(handler)
             return function
 
         return declare
@@ -186,7 +207,15 @@ class Worker:
 
         ``await call_next()`` runs the inner layers and returns the handler's value; the layer's own return value
         replaces it. A layer may raise what a handler may. A time limit covers handler and middleware together.
+
+        A layer wraps the call of a batch once, with a BatchContext. In a worker with such handlers, the annotation of
+        its first parameter must say that it takes that: ``Context | BatchContext``.
+
+        Raises:
+            TypeError: it does not, and a handler takes batches.
         """
+        if self._handlers.take_batches:
+            check_layer(layer)
         self._middleware.append(layer)
         return layer
 

@@ -8,6 +8,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,8 @@ from deferd.client.spans import NO_PROCESS
 from deferd.contract.errors import DeferdError, JobCancelled
 from deferd.worker.fetcher import Fetcher, TopicOrder
 from deferd.worker.handler_threads import DaemonThreads, exit_in_child
-from deferd.worker.handlers import Middleware, TopicHandlers
+from deferd.worker.handlers import BatchHandler, JobEnd, Middleware, TopicHandlers
+from deferd.worker.held_batch import BatchedJob, HeldBatch, OpenBatches
 from deferd.worker.held_job import HeldJob, Stop
 from deferd.worker.lease_keeper import LeaseKeeper
 from deferd.worker.log import LOG
@@ -72,11 +74,14 @@ class WorkerRun:
         self._spans = client.spans
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
-        self._waiting: deque[HeldJob] = deque()
+        self._waiting: deque[HeldJob | HeldBatch] = deque()
+        self._open_batches = OpenBatches(self._on_batch_closed)
+        self._jobs_per_call = settings.handlers.jobs_per_call
+        self._take_batches = settings.handlers.take_batches
         self._wait_timer: asyncio.TimerHandle | None = None
         self._held: set[HeldJob] = set()
         self._busy = 0
-        self._prefetch = _Prefetch(settings.concurrency, settings.prefetch)
+        self._prefetch = _Prefetch(settings.concurrency, settings.prefetch // self._jobs_per_call)
         self._handler_ended = asyncio.Event()
         self._threads = DaemonThreads(self._loop)
         self._leases = LeaseKeeper(client, self._on_delivery_over)
@@ -111,18 +116,40 @@ class WorkerRun:
             return 0
         prefetch = self._prefetch.count(self._busy)
         slots = self._settings.concurrency + prefetch
-        unreported = len(self._held) - len(self._waiting) - self._busy
+        free = slots - len(self._waiting) - self._busy
+        jobs = free
+        if self._jobs_per_call > 1:  # those that wait for their batches to be full have a place
+            jobs = max(free * self._jobs_per_call - len(self._open_batches), free)
         # The same number again may be waiting for their reports, so that reports and pops overlap.
-        free = slots - len(self._waiting) - self._busy - max(unreported - slots, 0)
-        return free if free >= max(1, prefetch // 2) else 0
+        jobs -= max(self._unreported() - slots * self._jobs_per_call, 0)
+        return jobs if jobs >= max(1, prefetch // 2) else 0
+
+    def _unreported(self) -> int:
+        """How many jobs wait for their reports; about, where no handler takes batches."""
+        if self._take_batches:
+            return sum(held.settled and not held.running for held in self._held)
+        return len(self._held) - len(self._waiting) - self._busy
 
     def _take(self, deliveries: list[Delivery], old: bool) -> None:
         for delivery in deliveries:
-            held = HeldJob(delivery, self._settings.handlers[delivery.topic], self._leases.touch, self._loop)
+            handler = self._settings.handlers[delivery.topic]
+            held: HeldJob
+            if isinstance(handler, BatchHandler):
+                held = BatchedJob(delivery, handler, self._leases.touch, self._loop)
+            else:
+                held = HeldJob(delivery, handler, self._leases.touch, self._loop)
             self._held.add(held)
             self._leases.add(held, old=old)
-            self._waiting.append(held)
+            if isinstance(held, BatchedJob):
+                self._open_batches.add(held)
+            else:
+                self._waiting.append(held)
         self._start_waiting()
+
+    def _on_batch_closed(self, batch: HeldBatch) -> None:
+        self._waiting.append(batch)
+        self._start_waiting()
+        self._fetcher.room_changed()
 
     def _start_waiting(self) -> None:
         self._return_late()
@@ -131,7 +158,8 @@ class WorkerRun:
             if not held.settled:
                 self._busy += 1
                 held.start()  # before create_task: an eager task may end inside it
-                held.runs_in(self._loop.create_task(self._run(held)))
+                run = self._run_batch(held) if isinstance(held, HeldBatch) else self._run(held)
+                held.runs_in(self._loop.create_task(run))
         if self._waiting and self._wait_timer is None:
             self._wait_timer = self._loop.call_at(self._waiting[0].received_s + _WAIT_S, self._on_wait_over)
 
@@ -145,42 +173,62 @@ class WorkerRun:
             self._return_waiting(Return("no slot was free"))
 
     def _return_waiting(self, outcome: Return) -> None:
-        for held in self._waiting:
-            if not held.settled:
-                self._settle(held, outcome)
+        for waiting in self._waiting:
+            for held in waiting.jobs if isinstance(waiting, HeldBatch) else (waiting,):
+                if not held.settled:
+                    self._settle(held, outcome)
         self._waiting.clear()
 
     # Handlers
 
     async def _run(self, held: HeldJob) -> None:
         """Run the handler of a job, and settle the job. A handler that must not begin any more does not."""
-        why = await self._why_not_begin(held)
-        if why is None:
+        if self._begins(held, is_live=not self._is_doubtful(held) or await self._leases.touch(held)):
             await self._work_on(held)
-        elif not held.settled:
-            self._settle(held, Return(why))
-        self._busy -= 1
         held.ended()
         self._forget_if_done(held)
+        self._on_slot_free()
+
+    async def _run_batch(self, batch: HeldBatch) -> None:
+        """As `_run`, for one call of a handler with those jobs of a batch that may begin."""
+        doubtful = [held for held in batch.jobs if self._is_doubtful(held)]
+        lost = set(doubtful) - await self._leases.confirm(doubtful) if doubtful else ()
+        if jobs := [held for held in batch.jobs if self._begins(held, is_live=held not in lost)]:
+            batch.begin(jobs)
+            await self._work_on_batch(batch)
+        batch.ended()
+        for held in batch.jobs:
+            self._forget_if_done(held)
+        self._on_slot_free()
+
+    def _on_slot_free(self) -> None:
+        self._busy -= 1
         self._start_waiting()
         self._handler_ended.set()
         self._fetcher.room_changed()
 
-    async def _why_not_begin(self, held: HeldJob) -> str | None:
-        """Why the handler of a job that has a slot must not begin; None if it may.
+    def _is_doubtful(self, held: HeldJob) -> bool:
+        """Whether a job has waited for some time.
 
-        A job that has waited for some time may have been cancelled, or its lease may have ended with its deadline. Only
-        the service knows.
+        It may have been cancelled, or its lease may have ended with its deadline. Only the service knows.
         """
-        if self._loop.time() - held.confirmed_s > _CONFIRMED_S and not await self._leases.touch(held):
-            return "its lease could not be confirmed"
-        if held.stopped is not None or self._stopping.is_set():
-            return "the worker stops"
+        return self._loop.time() - held.confirmed_s > _CONFIRMED_S
+
+    def _begins(self, held: HeldJob, *, is_live: bool) -> bool:
+        """Whether the handler of a job that has a slot begins. A job that must not begin any more is returned."""
         left_s = held.time_left_s()
-        if left_s == 0:
-            return "its time limit has passed"
-        held.begin(None if left_s is None else self._loop.call_later(left_s, self._on_time_limit, held))
-        return None
+        if not is_live:
+            why = "its lease could not be confirmed"
+        elif held.stopped is not None or self._stopping.is_set():
+            why = "the worker stops"
+        elif left_s == 0:
+            why = "its time limit has passed"
+        else:
+            held.begin(None if left_s is None else self._loop.call_later(left_s, self._on_time_limit, held))
+            return True
+        if not held.settled:
+            self._settle(held, Return(why))
+        return False
 
     async def _work_on(self, held: HeldJob) -> None:
         task = asyncio.current_task()
@@ -203,6 +251,40 @@ class WorkerRun:
             _log_outcome(held, outcome, error, run_s)
             self._settle(held, outcome)
         error = None  # breaks the reference cycle with this frame
+
+    async def _work_on_batch(self, batch: HeldBatch) -> None:
+        task = asyncio.current_task()
+        error: BaseException | None = None
+        # Each process is the current span in a context of its own, and the handler, which works on all jobs, has none.
+        processes = [(held, copy_context()) for held in batch.begun]
+        for held, context in processes:
+            held.process = context.run(self._spans.process, held.job, self._settings.name)
+        try:
+            if len(batch.context):  # there is a valid body
+                await batch.handler.call(batch.context, self._settings.middleware, self._threads.run)
+        except BaseException as exc:
+            if asyncio.current_task(self._loop) is not task:  # the loop was closed, and this coroutine with it
+                raise
+            exit_in_child(self._pid, exc)
+            error = exc
+        exit_in_child(self._pid, None)
+        run_s = self._prefetch.handler_ended(batch.begun[0].began_s)
+        logged: BaseException | None = None
+        for held, context in processes:
+            outcome, own_error = self._outcome_in(batch.context.end_of(held) or JobEnd(None, error), held)
+            if held.process is not None and held.process is not NO_PROCESS:
+                context.run(held.process.end, *_end_of_process(held, outcome, own_error))
+            if not held.settled:
+                outcome = held.outcome(outcome, own_error)
+                _log_outcome(held, outcome, own_error, run_s, with_traceback=own_error is not logged)
+                logged = own_error
+                self._settle(held, outcome)
+        error = logged = own_error = None  # breaks the reference cycles with this frame
+
+    def _outcome_in(self, end: JobEnd, held: HeldJob) -> tuple[Outcome, BaseException | None]:
+        if end.error is not None:
+            return of_failure(end.error, held.job, self._settings.is_failure), end.error
+        return of_value(end.value, held.puts), None
 
     async def _call(self, held: HeldJob) -> Any:
         return await held.handler.call(held, self._settings.middleware, self._threads.run)
@@ -227,7 +309,11 @@ class WorkerRun:
         if not held.began_s:
             self._settle(held, Return("the worker stops"))
         else:
-            outcome = held.outcome(_RELEASED_ON_STOP, asyncio.CancelledError())
+            outcome: Outcome = _RELEASED_ON_STOP
+            error: BaseException | None = asyncio.CancelledError()
+            if isinstance(held, BatchedJob) and held.batch is not None and (end := held.batch.context.end_of(held)):
+                outcome, error = self._outcome_in(end, held)
+            outcome = held.outcome(outcome, error)
             _log_outcome(held, outcome, None, self._loop.time() - held.began_s)
             self._settle(held, outcome)
 
@@ -269,6 +355,7 @@ class WorkerRun:
         end_s = self._loop.time() + grace_s
         try:
             await self._fetcher.stop(grace_s)
+            self._open_batches.close()
             self._return_waiting(Return("the worker stops"))
             await self._until(lambda: self._busy == 0, end_s)
             for held in self._still_running():
@@ -312,7 +399,9 @@ def _end_of_process(held: HeldJob, outcome: Outcome, error: BaseException | None
     return ("release", failed) if outcome.counts else ("snooze", None)
 
 
-def _log_outcome(held: HeldJob, outcome: Outcome, error: BaseException | None, run_s: float) -> None:
+def _log_outcome(
+    held: HeldJob, outcome: Outcome, error: BaseException | None, run_s: float, *, with_traceback: bool = True
+) -> None:
     """Log the outcome of a handler."""
     if isinstance(outcome, Finish):
         if LOG.isEnabledFor(logging.DEBUG):
@@ -320,7 +409,7 @@ def _log_outcome(held: HeldJob, outcome: Outcome, error: BaseException | None, r
         return
     verb = "is buried" if isinstance(outcome, Bury) else "is released" if outcome.counts else "is snoozed"
     facts = held.facts(seconds=round(run_s, 3), error=outcome.error)
-    expected = held.stopped is not None or error is None or isinstance(error, Reject | Retry | Snooze)
+    expected = held.stopped is not None or not with_traceback or isinstance(error, Reject | Retry | Snooze | None)
     level = logging.INFO if isinstance(error, Retry | Snooze) or held.stopped is Stop.SHUTDOWN else logging.WARNING
     reason = outcome.error or "requested by the handler"
     LOG.log(level, "%s %s: %s", held, verb, reason, extra=facts, exc_info=None if expected else error)

@@ -110,6 +110,21 @@ async def test_a_job_is_pushed_with_a_signature(api: httpx.AsyncClient, topic: s
     assert f'deferd_push_circuit_open{{topic="{topic}"}} 0.0' in metrics
 
 
+async def test_the_end_of_a_job_is_a_webhook_if_the_topic_of_its_on_end_is_pushed(
+    api: httpx.AsyncClient, topic: str, target: Receiver
+) -> None:
+    await set_push(api, f"{topic}.ended", push_to(target))
+    on_end = {"topic": f"{topic}.ended", "id": "{id}-{outcome}"}
+    await api.post("/jobs", json={"topic": topic, "id": "a", "on_end": on_end})
+    [held] = (await api.get(f"/topics/{topic}/pop")).json()["jobs"]
+    await api.post(f"/jobs/{topic}/a/finish", json={"receipt": held["receipt"], "result": {"closed": True}})
+    await until(lambda: len(target.requests) == 1, "the request has arrived")
+    (request,) = target.requests
+    said = Webhook(SECRET).verify(request.body, request.headers)
+    assert (said["id"], said["outcome"], said["result"]) == ("a", "finished", {"closed": True})
+    assert request.headers["deferd-job-id"] == "a-finished"
+
+
 async def test_a_test_reaches_the_target(api: httpx.AsyncClient, topic: str, target: Receiver) -> None:
     target.reply_with(Reply(418, b"short and stout"))
     await set_push(api, topic, push_to(target))

@@ -31,6 +31,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> KeysFile:
     keys.add("all", "put", "pop", "read")
     keys.add("pop", "pop")
     keys.add("own", "put", "pop", topics=("own.*",))
+    keys.add("own-admin", "admin", topics=("own.*",))
     keys.add("batch", "put", "pop", more="max_batch = 2")
     keys.add("times", "put", "pop", more="max_retain = 60\nmax_ttl = 30")
     keys.add("one", "put", "pop", more="max_jobs = 1")
@@ -314,6 +315,41 @@ async def test_a_key_needs_the_scope_put_for_the_topics(service: ServiceProcess,
     assert (await finish(service, keys, "own", "own.a", {"topic": "own.b", "id": "x"})).status == 200
     assert await exists(service, keys, "own.b", "x")
     assert (await call(service, "POST", "/jobs/own.b/x/finish", {}, token=keys.tokens["pop"])).status == 409
+
+
+JOB_WITH_END = {"topic": "own.a", "id": "with-end", "delay": 60, "on_end": {"topic": "other"}}
+
+
+@pytest.mark.parametrize(
+    ("key", "line", "body"),
+    [
+        ("own", "POST /jobs", JOB_WITH_END),
+        ("own", "POST /jobs/batch", {"jobs": [{"topic": "own.a"}, JOB_WITH_END]}),
+        ("own", "POST /jobs/batch", {"jobs": [JOB_WITH_END | {"run_at": "2030-01-01T00:00:00.5Z", "delay": None}]}),
+        ("own", "PATCH /jobs/own.a/with-end", {"on_end": {"topic": "other"}}),
+        ("own", "POST /jobs/own.a/none/finish", {"put": [JOB_WITH_END]}),
+        ("own", "PUT /schedules/own", {"topic": "own.a", "every": 60, "job": {"on_end": {"topic": "other"}}}),
+        ("own-admin", "PUT /topics/own.a", {"on_end": {"topic": "other"}}),
+    ],
+)
+async def test_a_key_needs_the_scope_put_for_the_topics_of_ends(
+    service: ServiceProcess, keys: KeysFile, key: str, line: str, body: dict[str, Any]
+) -> None:
+    method, path = line.split()
+    for through_asgi in (False, True):
+        response = await call(service, method, path, body, token=keys.tokens[key], through_asgi=through_asgi)
+        assert (response.status, response.json()["code"]) == (403, "forbidden")
+        assert response.json()["detail"] == f"key {key!r} does not have scope put for topic 'other' of `on_end`"
+    assert not await exists(service, keys, "own.a", "with-end")
+
+
+async def test_a_key_may_put_jobs_whose_ends_put_into_its_topics(service: ServiceProcess, keys: KeysFile) -> None:
+    on_end = {"topic": "own.ended", "id": "ended-{id}"}
+    response = await finish(service, keys, "own", "own.a", {"topic": "own.a", "id": "next", "on_end": on_end})
+    assert response.status == 200
+    await call(service, "POST", "/topics/own.a/pop?wait=1", token=keys.tokens["pop"])
+    assert (await call(service, "POST", "/jobs/own.a/next/finish", {}, token=keys.tokens["pop"])).status == 200
+    assert await exists(service, keys, "own.ended", "ended-next")
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,9 @@ def test_a_key_sees_and_uses_its_topics_only(service: ServiceProcess, keys: Keys
     with of_key(service, keys, "orders") as client:
         assert client.keys("*") == [b"orders.a"]
         assert client.scan(0) == (0, [b"orders.a"])
-        for words in (("SADD", "other", "a", 0), ("SPOP", "other"), ("DEFERD.POP", "other"), ("SCARD", "other")):
+        put_with_end = ("DEFERD.PUT", "orders.a", "*", "a", "ONEND", '{"topic": "other"}')
+        others = (("SADD", "other", "a", 0), ("SPOP", "other"), ("DEFERD.POP", "other"), ("SCARD", "other"))
+        for words in (*others, put_with_end):
             with pytest.raises(ResponseError, match=r"^FORBIDDEN "):
                 client.execute_command(*words)
         pipeline = client.pipeline(transaction=False)

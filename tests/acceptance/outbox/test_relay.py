@@ -49,7 +49,10 @@ async def test_what_was_committed_becomes_jobs_and_what_was_rolled_back_does_not
     shared_service: ServiceProcess, relay_url: str, database: Database, http: Http
 ) -> None:
     service = WatchedService(shared_service.url)
-    put = "SELECT deferd.put(%s, '{\"order\": 1}', id => %s, delay => interval '1 hour', tags => array['x'])"
+    put = (
+        "SELECT deferd.put(%s, '{\"order\": 1}', id => %s, delay => interval '1 hour', tags => array['x'], "
+        f"on_end => '{json.dumps({'topic': http.topic, 'id': 'ended'})}')"
+    )
     async with relaying(relay_url, service):
         with database.transaction():
             database.execute(put, (http.topic, "kept"))
@@ -70,7 +73,7 @@ async def test_what_was_committed_becomes_jobs_and_what_was_rolled_back_does_not
 
         database.execute(CANCEL, (http.topic, "kept"))
         await until_sent(database)
-        assert await job_ids(http) == []
+        assert await job_ids(http) == ["ended"]
     assert refused(database) == {}
     assert database.execute("SELECT clean_stop FROM deferd.relay").fetchone() == (True,)
 

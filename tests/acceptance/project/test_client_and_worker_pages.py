@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -70,3 +73,25 @@ async def test_the_worker_of_the_page_snoozes_and_chains(
             while sum((await client.topic("mail")).counts.values()):
                 await asyncio.sleep(0.05)
     assert "sending orders.eu: invoice 17" in capsys.readouterr().out
+
+
+async def test_the_recipe_of_a_bulk_insert_keeps_what_fits(
+    service: ServiceForTests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    [program] = [block for block in blocks("worker", "python") if "executemany" in block]
+    worker = module_of(program, service)["worker"]
+    with closing(sqlite3.connect("shop.db")) as database:
+        database.execute("CREATE TABLE orders (number INTEGER PRIMARY KEY, total REAL CHECK (total >= 0))")
+        async with AsyncClient(service.url) as client, serving(worker):
+            bodies = {"a": 5.0, "b": -1.0, "c": 7.0}
+            jobs = [
+                {"topic": f"orders.{name}", "id": name, "body": {"number": number, "total": total}, "retain": 60}
+                for number, (name, total) in enumerate(bodies.items())
+            ]
+            await client.put_batch(jobs)
+            for name in ("a", "c"):
+                await in_state(client, f"orders.{name}", name, "finished")
+            wrong = await in_state(client, "orders.b", "b", "dead")
+        assert str(wrong.last_error).startswith("CHECK constraint failed")
+        assert database.execute("SELECT number, total FROM orders ORDER BY number").fetchall() == [(0, 5.0), (2, 7.0)]

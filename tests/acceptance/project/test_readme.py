@@ -51,6 +51,7 @@ PRINTED = {
     "http-operators": ['"code":"not_due"', '"kind":"redrive"'],
     "http-producers": ['"was":"delayed"', '"status":200'],
     "index": ['"was":"delayed"'],
+    "outcomes": ['"outcome":"cancelled","attempts":0,"tags":["shop-7"],"headers":{},"body":{"total":90}'],
     "other-languages": ['"attempts":1', '"state":"finished"'],
     "readme": ['"was":"delayed"', '"state":"finished"'],
     "ten-calls": ['"was":"delayed"', '"state":"finished"'],
@@ -214,6 +215,30 @@ async def test_the_worker_of_the_flow_control_page_stays_within_the_limits_of_it
     assert time.monotonic() - began_s >= 1
     assert printed[0] == "30 put"
     assert max(int(line.split()[-4]) for line in printed[1:]) == 4
+
+
+async def test_the_shop_of_the_outcomes_page_is_told_of_orders_that_could_not_be_closed(
+    service: ServiceForTests, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = await asyncio.to_thread(module_of, blocks("outcomes", "python")[0], service)
+    printed: list[str] = []
+
+    def told(number: int) -> bool:
+        printed.extend(capsys.readouterr().out.splitlines())
+        return len(printed) == number
+
+    async with AsyncClient(service.url) as client, serving(program["worker"]):
+        await client.put("orders.close", {"total": -5}, id="rejected")
+        await until(lambda: told(1), "the shop knows of the rejected order")
+        await client.put("orders.close", {"total": 90}, id="tried")
+        for _ in range(2):
+            await in_state(client, "orders.close", "tried", "delayed")
+            await asyncio.to_thread(service.clock.advance, seconds=60)
+        await until(lambda: told(2), "the shop knows of the order that was tried")
+    assert printed == [
+        "rejected -5 buried 1 a negative total",
+        "tried 90 attempts_exhausted 3 ConnectionError: the bank does not respond",
+    ]
 
 
 @pytest.mark.slow

@@ -288,13 +288,14 @@ def test_the_programs_of_the_documents_the_docstrings_and_the_examples_are_stric
         "transactions": 4,
         "tutorial": 6,
         "flow-control": 4,
+        "outcomes": 1,
         "outbox": 1,
     }
     assert counts == {
         "readme": 2,
         "client": 8,
         "events": 1,
-        "worker": 3,
+        "worker": 4,
         "schedules": 2,
         "testing": 2,
         "outbox": 1,

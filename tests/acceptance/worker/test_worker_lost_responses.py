@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from deferd import AsyncClient, Context, Worker
+from deferd.worker import fetcher
 from tests.acceptance.client.lossy_proxy import LossyProxy
 from tests.acceptance.worker.worker_runs import gone, in_state, serving
-from tests.waiting import until
+from tests.waiting import BUSY_S, until
 
 
 def waiting_handler(
@@ -76,6 +78,28 @@ async def test_a_report_with_a_lost_response_is_repeated_and_not_logged_as_a_fai
         else:
             await gone(client, topic, "a")
     assert not any("could not be" in one.getMessage() for one in caplog.records)
+
+
+async def test_a_stop_waits_for_the_repetition_of_its_pop_for_a_bounded_time(
+    client: AsyncClient,
+    proxy: LossyProxy,
+    topic: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fetcher, "_LAST_POP_S", 0.2)
+    worker = Worker(lambda: AsyncClient(proxy.url, timeout=3 * BUSY_S, retry_for=0))
+    worker.handler(topic)(lambda: None)
+    for _ in range(2):
+        proxy.hang(sent=False)
+    async with serving(worker), asyncio.timeout(30):
+        await until(lambda: len(proxy.heads) == 1, "a pop is under way")
+        began_s = asyncio.get_running_loop().time()
+        worker.stop()
+        await until(lambda: "jobs of the last pop may stay reserved" in caplog.text, "it gives up")
+        assert asyncio.get_running_loop().time() - began_s < BUSY_S  # the client waits for longer
+    first, last = (parse_qs(urlsplit(head.split()[1]).query) for head in proxy.heads)
+    assert last == {**first, "wait": ["0"]}
 
 
 # After a pop with a lost response the worker touches its jobs at once. That spares these tests half a ttr.

@@ -158,8 +158,6 @@ async def test_a_pop_whose_response_was_lost_returns_the_same_job(
         await stopped(worker)
 
 
-# The Python worker waits for such a response for half a second only, then leaves the job to the end of its lease.
-@pytest.mark.parametrize("command", [name for name in LANGUAGES if name != "python"], indirect=True)
 async def test_a_stop_gives_back_the_job_of_a_pop_without_a_response(
     client: AsyncClient, topic: str, start: Start, proxy: LossyProxy
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from deferd.contract.bulk_model import CancelSelected
+from deferd.contract.ends import OnEnd
 from deferd.contract.model import JobState, PutJob, TopicSettings
 from deferd.contract.operations.push import SetPush
 from deferd.engine.engine import Engine
@@ -146,6 +147,22 @@ async def test_groups_and_their_turns_are_copied_and_rates_begin_again(
     assert contents(target_server) == found
     engine = Engine(target)
     assert (await engine.consistency.audit_topic("t0")).clean
+    await engine.close()
+
+
+async def test_a_cancel_in_the_target_is_an_end(
+    store: Store, server: StoreServer, target: Store, target_server: StoreServer
+) -> None:
+    engine = Engine(store)
+    await check(store, shards=1)
+    await engine.puts.put(PutJob(topic="t0", id="a", delay=60, on_end=OnEnd(topic="t1", id="ended-{id}")))
+    await engine.close()
+    report = await copy_store(store, target)
+    assert (report.adds_up, report.left_out) == (True, [])
+    assert contents(target_server) == contents(server)
+    engine = Engine(target)
+    await engine.cancels.cancel("t0", "a")
+    assert (await engine.queue.get("t1", "ended-a")).state == JobState.READY
     await engine.close()
 
 

@@ -246,7 +246,7 @@ OF_SHARDS_LATER = OF_TOPICS_LATER | {"idle", "schedules/missed", "earlier_runs",
 async def use_rare_options(driver: EngineDriver) -> None:
     """Use what leaves keys that most topics do not have."""
     await driver.topics.set(TOPIC, TopicSettings(events=10))
-    await driver.put("a", ttl=60)
+    await driver.put("a", ttl=60, on_end={"topic": TOPIC})
     held = await driver.pop_one()
     await driver.put("a", on_conflict="replace", if_reserved="after")
     await driver.put("b", on_conflict="append")

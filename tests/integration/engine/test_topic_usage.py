@@ -10,9 +10,11 @@ import pytest
 from deferd.api.auth.api_keys import Bounds
 from deferd.api.auth.quota import Quota
 from deferd.contract.bulk_model import CancelSelected, RescheduleSelected, Select
+from deferd.contract.ends import OnEnd
 from deferd.contract.errors import RateLimited
 from deferd.contract.model import PutJob
 from deferd.contract.topic_patterns import TopicPatterns
+from deferd.engine.script_arguments import NO_BOUNDS, encode_put
 from deferd.engine.topic_usage import HELD_OVERHEAD_BYTES, ITEM_OVERHEAD_BYTES, JOB_OVERHEAD_BYTES, TAG_OVERHEAD_BYTES
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
 from tests.integration.engine.schedule_driver import ScheduleDriver
@@ -71,8 +73,10 @@ async def test_a_count_keeps_topics_with_puts_under_way(driver: EngineDriver) ->
     quota = Quota("shop", TopicPatterns(["*"]), Bounds(max_topics=1))
     with quota.room_for([PutJob(topic="a")]):
         await quota.count(driver.engine.usage)
-        with pytest.raises(RateLimited, match="max_topics is 1"), quota.room_for([PutJob(topic="b")]):
-            pass
+        for other in (PutJob(topic="b"), PutJob(topic="a", on_end=OnEnd(topic="b"))):
+            for put in (other, encode_put(other, NO_BOUNDS)):
+                with pytest.raises(RateLimited, match="max_topics is 1"), quota.room_for([put]):
+                    pass
 
 
 def memory_of(driver: EngineDriver, pattern: str) -> int:

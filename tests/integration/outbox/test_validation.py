@@ -53,6 +53,7 @@ _TEXTS = (
     ),
     *("09:00", "23:59", "24:00", "24:01", "9:00", "2026-12-24", "2026-02-30", "0000-01-01", "2026-1-1", "20261224"),
     *("é" * 2047, "x" * 4095),
+    *("{id}", "{topic}-{id}.{outcome}", "{other}", "a{id", "finished", "cancelled"),
     *("UTC", "Europe/Berlin", "x" * 64, "x" * 65, "keep", "dead"),
 )
 _ALL_TEXTS = _NAMES + _TEXTS
@@ -95,6 +96,8 @@ def near(schema: Mapping[str, Any], chance: Random) -> Any:
         case {"type": "number" | "integer" as kind, "minimum": low, "maximum": high}:
             whole = chance.choice([low, high, low - 1, high + 1, chance.randint(int(low), int(high))])
             return whole if kind == "integer" or chance.randrange(2) else chance.uniform(low - 0.1, high)
+        case {"type": "boolean"}:
+            return chance.choice([False, True])
         case {"type": "string"}:
             pattern = schema.get("pattern", r"....-..-.." if "format" in schema else ".*")
             fitting = [text for text in _ALL_TEXTS if re.search(pattern, text)]
@@ -208,6 +211,7 @@ def test_sql_and_the_api_accept_the_same(database: psycopg.Connection, job: dict
         ("'t', headers => '{\"a\": 1}'", "headers.a must be a string (it is 1)"),
         ("'t', \"group\" => ''", "group must match "),
         ('\'t\', "window" => \'{"from": "9"}\'', "window.from must match "),
+        ('\'t\', on_end => \'{"topic": "t", "id": "{name}"}\'', "on_end.id must match "),
         (
             '\'t\', backoff => \'{"kind": "fixed", "seconds": -1}\'',
             "backoff.seconds must be at least 0 seconds (it is -1)",

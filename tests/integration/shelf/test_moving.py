@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deferd.contract.ends import OnEnd
 from deferd.contract.errors import JobExists, JobNotFound, StoreUnavailable
 from deferd.contract.model import ChangeJob, JobState, PutJob
 from deferd.contract.operations.schedules_and_calendars import PutSchedule
@@ -347,6 +348,7 @@ async def test_puts_go_on_when_the_files_are_older_than_the_store(world: World) 
 
 async def test_a_store_that_was_emptied_learns_again_what_is_on_the_shelf(world: World) -> None:
     await put_far(world, "a", "b")
+    await world.engine.queue.change(TOPIC, "b", ChangeJob(on_end=OnEnd(topic="ended")))
     await world.mover.move_out(TOPIC, 0)
     await world.store.call("FLUSHALL")
     world.mover = Mover(world.rows, world.scripts, world.keys)
@@ -355,6 +357,8 @@ async def test_a_store_that_was_emptied_learns_again_what_is_on_the_shelf(world:
     with pytest.raises(JobExists):
         await world.engine.puts.put(PutJob(topic=TOPIC, id="a"))
     assert await world.engine.cancels.cancel(TOPIC, "b") is JobState.DELAYED
+    [end] = await world.store.call("HVALS", world.keys.named("ended", "pool"))
+    assert b'"outcome":"cancelled"' in end
 
 
 async def test_ids_that_were_asked_for_do_not_leave_the_store(world: World) -> None:

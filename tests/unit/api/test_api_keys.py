@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import pytest
 from starlette.routing import Route
@@ -17,6 +18,7 @@ from deferd.api.auth.api_keys import (
     KeysRefused,
     Limit,
     hash_of,
+    no_topics,
     parse_keys,
 )
 from deferd.api.operation import OperationRoute
@@ -280,3 +282,27 @@ def test_a_path_with_a_topic_requires_a_key_for_it() -> None:
         if "{topic}" in name:
             assert operation.permission.denied_topic(key("a.*"), {"topic": "b"}) == "b", name
             assert operation.permission.denied_topic(key("a.*"), {"topic": "a.b"}) is None, name
+
+
+def schemas_in(value: Any, known: set[str]) -> set[str]:
+    """The names of all schemas of the document that a part of it refers to."""
+    if isinstance(value, dict):
+        name = str(value.get("$ref", "")).rpartition("/")[2]
+        if name and name not in known:
+            known.add(name)
+            schemas_in(openapi_document()["components"]["schemas"][name], known)
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        schemas_in(part, known)
+    return known
+
+
+def test_whoever_sets_what_an_end_puts_needs_a_key_for_its_topic() -> None:
+    may_set = {
+        f"{method.upper()} {path}"
+        for path, operations in openapi_document()["paths"].items()
+        for method, operation in operations.items()
+        if "OnEnd" in schemas_in(operation.get("requestBody"), set())
+    }
+    checked = {name for name, operation in OPERATIONS.items() if operation.permission.ends_into is not no_topics}
+    assert may_set - checked == {"POST /schedules/preview"}
+    assert len(checked) == 6

@@ -30,7 +30,7 @@ from deferd.api.auth.api_keys import NO_BOUNDS as NO_KEY_BOUNDS
 from deferd.api.operation import OperationRoute
 from deferd.api.resp import replies, session
 from deferd.api.routes import deliveries, queries, schedules_and_calendars, topics
-from deferd.contract import bulk_model, flow, json_values, model, windows
+from deferd.contract import bulk_model, ends, flow, json_values, model, windows
 from deferd.contract.errors import DeferdError
 from deferd.contract.operations import operation as operation_rows
 from deferd.contract.operations import push, relays
@@ -132,6 +132,11 @@ def validated(kind: Any) -> Callable[[Any], object]:
             return error
 
     return validate
+
+
+def end_with(field: str) -> Callable[[str], object]:
+    validate = validated(ends.OnEnd)
+    return lambda text: validate({"topic": "t", field: text})
 
 
 NAMES = {
@@ -257,6 +262,13 @@ ROWS = [
     Row("window on the fast path", decoded_window('{{"from":{}}}'), NAMES, ("contract/windows.py",)),
     Row("topic of a selection", validated(bulk_model.TopicSelector), NAMES, ("contract/bulk_model.py",)),
     Row("request id", validated(bulk_model.RequestId), NAMES, ("contract/bulk_model.py",)),
+    Row("topic of an end", end_with("topic"), NAMES, ("contract/ends.py",)),
+    Row(
+        "id of an end",
+        end_with("id"),
+        NAMES | {"places": repeat("{id}", after="!"), "begun": repeat("{id")},
+        ("contract/ends.py",),
+    ),
     Row("text of a header", validated(model._HeaderText), NAMES, ("contract/model.py",)),
     Row("topic of a command", session.TOPIC.fullmatch, NAMES, ("api/resp/session.py",)),
     Row("receipt", Receipt.of, NAMES | HEX, ("engine/record.py",)),

@@ -14,12 +14,14 @@ from pydantic import BaseModel
 
 from deferd import (
     AsyncClient,
+    BatchContext,
     Client,
     Context,
     InvalidInput,
     JobExists,
     JobNotFound,
     JobReserved,
+    OnEnd,
     Reject,
     Retry,
     Snooze,
@@ -28,6 +30,7 @@ from deferd import (
     Worker,
     job,
 )
+from deferd.client.request_body import OnEndDict
 from deferd.contract.backoff import FixedBackoff
 from deferd.testing import EagerJobs, EagerUnsupported
 from deferd.worker.handlers import CallNext
@@ -341,6 +344,41 @@ def test_a_taken_id_is_handled_as_by_a_service(shop: Shop) -> None:
     assert shop.done[1:] == [Order(number=4)]
 
 
+def test_the_end_of_a_job_puts_a_job_that_runs_after_it(shop: Shop) -> None:
+    ends: list[Any] = []
+    shop.worker.handler("ended")(ends.append)
+    jobs = EagerJobs(shop.worker)
+    on_end = OnEnd(topic="ended", id="{outcome}:{id}", body=True)
+    says = {"topic": "orders.close", "attempts": 1, "tags": ["t"], "headers": {"h": "x"}, "body": {"number": 1}}
+
+    def put(job_id: str, delay: float = 0) -> None:
+        jobs.client.put(
+            "orders.close", {"number": 1}, id=job_id, delay=delay, on_end=on_end, tags=["t"], headers={"h": "x"}
+        )
+
+    put("a")
+    assert ends == [{**says, "id": "a", "outcome": "finished", "result": {"closed": 1, "attempt": 1}}]
+    shop.fails_with = Reject("no use")
+    put("b")
+    assert ends[1:] == [{**says, "id": "b", "outcome": "dead", "reason": "buried", "error": "no use"}]
+    put("c", delay=5)
+    jobs.client.cancel("orders.close", "c")
+    assert ends[2:] == [{**says, "id": "c", "outcome": "cancelled", "attempts": 0}]
+    assert [job.id for job in jobs.of("ended")] == ["finished:a", "dead:b", "cancelled:c"]
+
+
+def test_only_ends_that_are_named_put_a_job_and_a_retry_is_none(shop: Shop) -> None:
+    jobs = EagerJobs(shop.worker, raise_errors=False)
+    on_end: OnEndDict = {"topic": "ended", "on": ["cancelled"]}
+    jobs.client.put("orders.close", {"number": 1}, id="a", on_end=on_end)
+    shop.fails_with = Retry(delay=5)
+    jobs.client.put("orders.close", {"number": 2}, id="b", on_end=on_end)
+    assert jobs.of("ended") == []
+    jobs.client.cancel("orders.close", "b")
+    [end] = jobs.of("ended")
+    assert (end.body["id"], end.body["attempts"], end.state) == ("b", 1, "ready")
+
+
 def test_batches_run_job_by_job(shop: Shop) -> None:
     jobs = EagerJobs(shop.worker)
     results = jobs.client.put_batch([CLOSE.fields(Order(number=n), id=job_id) for n, job_id in enumerate("ab")])
@@ -489,3 +527,72 @@ print(done)
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
     assert (ran.stdout, ran.stderr) == ("[7]\n", "")
+
+
+# Handlers that take batches
+
+
+def batch_worker(calls: list[list[int]], *, batch: int = 3) -> Worker:
+    worker = Worker()
+
+    @worker.handler("numbers.*", batch=batch)
+    def add(numbers: list[int], context: BatchContext) -> None:
+        calls.append(numbers)
+        for number, one in zip(numbers, context, strict=True):
+            if number < 0:
+                context.fail(one, Reject("below zero"))
+            elif number == 100:
+                one.put("numbers.more", 7)
+                context.finish(one, {"added": number})
+
+    return worker
+
+
+def test_jobs_that_are_put_together_or_delayed_run_in_batches() -> None:
+    calls: list[list[int]] = []
+    jobs = EagerJobs(batch_worker(calls))
+    jobs.client.put_batch([{"topic": f"numbers.{n % 2}", "body": n} for n in range(5)])
+    assert calls == [[0, 1, 2], [3, 4]]
+    assert {job.state for job in jobs.jobs} == {"finished"}
+    calls.clear()
+    jobs.client.put("numbers.0", 9)
+    for n in range(4):
+        jobs.client.put("numbers.0", n, delay=10 - n)
+    assert [job.body for job in jobs.run_delayed()] == [3, 2, 1, 0]
+    assert calls == [[9], [3, 2, 1], [0]]
+    calls.clear()
+    jobs.client.put("numbers.0", 5, delay=60)
+    jobs.run(jobs.jobs[-1])
+    assert calls == [[5]]
+
+
+def test_each_job_of_a_batch_has_its_outcome() -> None:
+    calls: list[list[int]] = []
+    jobs = EagerJobs(batch_worker(calls, batch=5))
+    results = jobs.client.put_batch([{"topic": "numbers.0", "body": body} for body in (1, -1, "x", 100)])
+    assert [result.status for result in results] == [201] * 4
+    assert calls == [[1, -1, 100], [7]]
+    states = [(job.state, job.error and job.error[:10], job.result) for job in jobs.jobs]
+    assert states == [
+        ("finished", None, None),
+        ("dead", "below zero", None),
+        ("dead", "the body d", None),
+        ("finished", None, {"added": 100}),
+        ("finished", None, None),
+    ]
+
+
+async def test_an_exception_of_a_batch_is_recorded_for_each_job_and_raised() -> None:
+    worker = Worker()
+
+    @worker.handler("t", batch=3)
+    async def fail(context: BatchContext) -> None:
+        context.finish(context[0])
+        raise LookupError("no table")
+
+    jobs = EagerJobs(worker)
+    with pytest.raises(LookupError, match="no table"):
+        await jobs.async_client.put_batch([{"topic": "t"}, {"topic": "t"}, {"topic": "t"}, {"topic": "t"}])
+    await jobs.async_client.put("recorded")
+    assert [job.state for job in jobs.jobs] == ["finished", "delayed", "delayed", "ready", "ready"]
+    assert [job.error for job in jobs.jobs[:3]] == [None, *["LookupError: no table"] * 2]

@@ -37,13 +37,17 @@ import hmac
 import math
 import re
 import tomllib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deferd.contract import limits
 from deferd.contract.scopes import Scope
 from deferd.contract.topic_patterns import TopicPatterns, is_pattern
+
+if TYPE_CHECKING:
+    from deferd.contract.model import JobPolicy
+    from deferd.engine.script_arguments import EncodedPut
 
 KEYS_MAX = 1000
 """Most keys of one service: an unknown token is compared with all of them."""
@@ -258,6 +262,11 @@ def no_topics(_arguments: Arguments) -> Collection[str]:
     return ()
 
 
+def end_topics(jobs: Iterable[JobPolicy | EncodedPut]) -> set[str]:
+    """The topics into which the ends of these jobs put jobs."""
+    return {topic for job in jobs if (topic := job.end_topic) is not None}
+
+
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """How the calls of an operation get into the list of changes, `GET /activity`.
@@ -279,15 +288,16 @@ class Permission:
     """The scope and topics that a key must have. `scope` None: the operation is public.
 
     `topics` gives the topics of a request from its bound arguments; with `all_topics` the key must match every topic
-    there can be. `puts_into` gives topics for which the key needs the scope `put` as well. `operation` names the
-    operation in the audit log, which records its requests if `is_audited`. `recorded`: see Recorded; an operation whose
-    row has `done` has it.
+    there can be. `puts_into` gives topics for which the key needs the scope `put` as well, and `ends_into` those of
+    `on_end`, for which it needs that too. `operation` names the operation in the audit log, which records its requests
+    if `is_audited`. `recorded`: see Recorded; an operation whose row has `done` has it.
     """
 
     scope: Scope | None
     topics: Callable[[Arguments], Collection[str]] = topics_of_path
     all_topics: bool = False
     puts_into: Callable[[Arguments], Collection[str]] = no_topics
+    ends_into: Callable[[Arguments], Collection[str]] = no_topics
     operation: str = ""
     is_audited: bool = False
     recorded: Recorded | None = None

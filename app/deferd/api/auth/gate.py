@@ -146,8 +146,10 @@ class KeyGate(Gate):
         request: Addressed,
         topic: str | None,
         scope: Scope | None = None,
+        *,
+        field: str | None = None,
     ) -> Forbidden:
-        """The error for a key without `scope`, by default the permission's scope, and a topic.
+        """The error for a key without `scope`, by default the permission's scope, and a topic, which `field` names.
 
         It is written to the audit log.
         """
@@ -155,7 +157,7 @@ class KeyGate(Gate):
         text = f"key {key.name!r} does not have scope {scope or permission.scope!s}"
         if topic is not None:
             text += " for all topics" if topic == "*" else f" for topic {topic[:_TOPIC_SHOWN]!r}"
-        return Forbidden(text)
+        return Forbidden(text if field is None else f"{text} of `{field}`")
 
     def find_key(self, token: bytes) -> Key | None:
         """See Gate."""
@@ -204,9 +206,10 @@ class _KeyAdmission(Admission):
         topic = self._permission.denied_topic(self.key, arguments)
         if topic is not None:
             raise self._forbidden(topic)
-        for topic in self._permission.puts_into(arguments):
-            if Scope.PUT not in self.key.scopes or not self.key.topics.match(topic):
-                raise self._forbidden(topic, Scope.PUT)
+        for topics, field in ((self._permission.puts_into, None), (self._permission.ends_into, "on_end")):
+            for topic in topics(arguments):
+                if Scope.PUT not in self.key.scopes or not self.key.topics.match(topic):
+                    raise self._forbidden(topic, Scope.PUT, field=field)
         if self.usage is not None:
             self.usage.check_batch(arguments)
             self.usage.check_times(arguments)
@@ -227,8 +230,8 @@ class _KeyAdmission(Admission):
         key = self._gate.key_of_digest(self.key.digest) or self.key
         return None if key.topics.everything else key.topics
 
-    def _forbidden(self, topic: str | None, scope: Scope | None = None) -> Forbidden:
-        return self._gate.forbidden(self.key, self._permission, self._request, topic, scope)
+    def _forbidden(self, topic: str | None, scope: Scope | None = None, *, field: str | None = None) -> Forbidden:
+        return self._gate.forbidden(self.key, self._permission, self._request, topic, scope, field=field)
 
 
 def _unauthorized(token: bytes | None, *, password_allowed: bool) -> Unauthorized:

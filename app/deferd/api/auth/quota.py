@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from deferd.api.auth.api_keys import Bounds
+from deferd.api.auth.api_keys import Bounds, end_topics
 from deferd.contract.errors import FieldError, InvalidInput, RateLimited, StoreUnavailable
 from deferd.contract.model import ChangeJob, JobPolicy, PutJob
 from deferd.contract.operations.schedules_and_calendars import PutSchedule
@@ -159,6 +159,8 @@ class Quota:
         counts_bytes, topics, needed_bytes = self._bounds.max_bytes_total is not None, set(), 0
         for job in jobs:
             topics.add(job.topic)
+            if (end_topic := job.end_topic) is not None:
+                topics.add(end_topic)
             if counts_bytes:
                 needed_bytes += _bytes_of_encoded(job) if isinstance(job, EncodedPut) else _bytes_of(job)
         return self._room_in(topics, len(jobs), needed_bytes)
@@ -170,7 +172,7 @@ class Quota:
             rest = rest_to_store(schedule, NO_BOUNDS)
             needed_bytes = len(definition_to_store(schedule)) + len(rest) + SCHEDULE_OVERHEAD_BYTES
             needed_bytes += runs * (len(rest) + JOB_OVERHEAD_BYTES)
-        return self._room_in({schedule.topic}, 1 + runs, needed_bytes)
+        return self._room_in({schedule.topic, *end_topics((schedule.job,))}, 1 + runs, needed_bytes)
 
     def room_for_run(self, schedule: StoredSchedule) -> AbstractContextManager[None]:
         """Around what puts a run of a stored schedule. Raises as `room_for` does."""
@@ -195,7 +197,7 @@ class Quota:
             body_bytes = len(json_bytes(change.body)) if "body" in change.model_fields_set else 0
             needed_bytes = body_bytes + _policy_bytes(change) + _label_bytes(change)
         amounts = ((self._bytes, needed_bytes),)
-        return _Claim(self, amounts, amounts)
+        return _Claim(self, amounts, amounts, self._counted_topics(end_topics((change,))))
 
     def counting(self, stored_bytes: int) -> AbstractContextManager[None]:
         """Around the end of a delivery that may store this many bytes: they count, but are never refused."""
@@ -205,7 +207,10 @@ class Quota:
     def _room_in(self, named: set[str], jobs: int, needed_bytes: int) -> AbstractContextManager[None]:
         self._was_used = True
         amounts = ((self._jobs, jobs), (self._bytes, needed_bytes))
-        return _Claim(self, amounts, amounts, () if self._bounds.max_topics is None else named)
+        return _Claim(self, amounts, amounts, self._counted_topics(named))
+
+    def _counted_topics(self, named: set[str]) -> Collection[str]:
+        return () if self._bounds.max_topics is None else named
 
     def check_new_topics(self, topics: Collection[str]) -> None:
         """Raise as `room_for` does when there is no room for those of the topics that are new."""
@@ -301,9 +306,10 @@ def _bytes_of_encoded(job: EncodedPut) -> int:
 
 
 def _policy_bytes(policy: JobPolicy) -> int:
-    """The bytes that a backoff and a window use in the record."""
-    window_bytes = 0 if policy.window is None else len(window_text(policy.window))
-    return window_bytes + (0 if policy.backoff is None else len(policy.backoff.model_dump_json()))
+    """The bytes that a backoff, a window and `on_end` use in the record."""
+    objects = (policy.backoff, policy.on_end)
+    object_bytes = sum(len(value.model_dump_json()) for value in objects if value is not None)
+    return object_bytes + (0 if policy.window is None else len(window_text(policy.window)))
 
 
 def _label_bytes(job: PutJob | ChangeJob) -> int:

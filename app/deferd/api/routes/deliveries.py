@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from math import inf
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Path, Query
 from pydantic import AfterValidator, Field, StringConstraints
 from starlette.responses import Response
 
-from deferd.api.auth.api_keys import Recorded
+from deferd.api.auth.api_keys import Arguments, Recorded, end_topics
 from deferd.api.context import CurrentRequest, RequestContext
 from deferd.api.job_responses import written_deliveries
 from deferd.api.operation import EMPTY_BODY, EmptyBody
@@ -30,6 +30,7 @@ from deferd.contract.model import (
     HeldJobs,
     JobId,
     JobsToReturn,
+    PutJob,
     ReleaseJob,
     Topic,
     TouchJob,
@@ -167,12 +168,16 @@ async def pop_jobs(
 _FINISH, _RELEASE, _TOUCH, _BURY = FinishJob(), ReleaseJob(), TouchJob(), BuryJob()
 
 
-def _topics_of_puts(arguments: Mapping[str, Any]) -> Collection[str]:
+def _puts_of(arguments: Arguments) -> Sequence[PutJob]:
     finish: FinishJob = arguments.get("finish", _FINISH)
-    return {job.topic for job in finish.put or ()}
+    return finish.put or ()
 
 
-@router.serves(contract.FINISH_JOB, puts_into=_topics_of_puts)
+@router.serves(
+    contract.FINISH_JOB,
+    puts_into=lambda arguments: {job.topic for job in _puts_of(arguments)},
+    ends_into=lambda arguments: end_topics(_puts_of(arguments)),
+)
 async def finish_job(
     request: CurrentRequest, topic: Topic, id: JobId, finish: FinishJob = _FINISH
 ) -> contract.Finished:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from pydantic import Field
 from starlette.responses import Response
 
-from deferd.api.auth.api_keys import Arguments, Recorded, no_topics
+from deferd.api.auth.api_keys import Arguments, Recorded, end_topics, no_topics
 from deferd.api.change_recording import is_recorded
 from deferd.api.context import CurrentRequest, RequestContext
 from deferd.api.job_responses import job as job_of
@@ -55,6 +55,7 @@ _BY_PEOPLE = Recorded(via=frozenset(("console", "cli")), joins=True)
 @router.serves(
     contract.PUT_JOB,
     topics=lambda arguments: (arguments["job"].topic,),
+    ends_into=lambda arguments: end_topics((arguments["job"],)),
     recorded=Recorded(via=frozenset(("console",))),
     responses={
         201: {"headers": {"Location": {"description": "The job's path.", "schema": {"type": "string"}}}},
@@ -87,7 +88,11 @@ class PutBatchQuery(StrictModel):
     )
 
 
-@router.serves(contract.PUT_JOBS, topics=lambda arguments: {job.topic for job in arguments["batch"].jobs})
+@router.serves(
+    contract.PUT_JOBS,
+    topics=lambda arguments: {job.topic for job in arguments["batch"].jobs},
+    ends_into=lambda arguments: end_topics(arguments["batch"].jobs),
+)
 async def put_jobs(
     request: CurrentRequest,
     query: Annotated[PutBatchQuery, Query()],
@@ -151,7 +156,7 @@ async def _wait_for(request: RequestContext, topic: str, job_id: str, query: Get
     return replace(shown, outcome=waited.outcome)
 
 
-@router.serves(contract.CHANGE_JOB, recorded=_BY_PEOPLE)
+@router.serves(contract.CHANGE_JOB, ends_into=lambda arguments: end_topics((arguments["change"],)), recorded=_BY_PEOPLE)
 async def change_job(request: CurrentRequest, topic: Topic, id: JobId, change: ChangeJob) -> Job:
     is_by_people = is_recorded(_BY_PEOPLE, request.incoming)
     request.was = await values_before(_recorded_before(request, topic, id)) if is_by_people else None

@@ -13,6 +13,7 @@ from msgspec import Raw
 from pydantic import Field, StringConstraints
 from starlette.responses import Response
 
+from deferd.api.auth.api_keys import end_topics
 from deferd.api.context import CurrentRequest, RequestContext
 from deferd.api.job_responses import written_put
 from deferd.api.openapi.document import model_of
@@ -85,6 +86,7 @@ class PreviewQuery(StrictModel):
 @router.serves(
     contract.PUT_SCHEDULE,
     topics=lambda arguments: (arguments["schedule"].topic,),
+    ends_into=lambda arguments: end_topics((arguments["schedule"].job,)),
     audited=True,
     openapi_extra=_IF_NONE_MATCH,
     responses={

@@ -10,7 +10,7 @@ from msgspec import Raw
 from pydantic import Field, StringConstraints, model_validator
 from starlette.responses import Response
 
-from deferd.api.auth.api_keys import Recorded
+from deferd.api.auth.api_keys import Recorded, end_topics
 from deferd.api.context import CurrentRequest, RequestContext
 from deferd.api.job_responses import job_without_bodies, written_job
 from deferd.api.operation import EMPTY_BODY, EmptyBody
@@ -209,7 +209,7 @@ async def get_topic(request: CurrentRequest, topic: Topic) -> contract.TopicView
     return msgspec.structs.replace(shown, retrying=contract.Retrying(jobs=found.jobs, complete=found.is_exact))
 
 
-@router.serves(contract.SET_TOPIC)
+@router.serves(contract.SET_TOPIC, ends_into=lambda arguments: end_topics((arguments["settings"],)))
 async def set_topic(request: CurrentRequest, topic: Topic, settings: TopicSettings) -> contract.TopicView:
     request.was = await values_before(_recorded_settings(request, topic))
     view = await request.engine.topics.set(topic, settings)

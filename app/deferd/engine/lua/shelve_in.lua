@@ -27,6 +27,7 @@ for at = 4, #ARGV, 2 do
       earliest = math.min(earliest, expiry)
     end
     if record.extra.g then tagged[id] = record.extra.g end
+    ENDS.joined(record.extra)  -- a store that was emptied does not know any more that the topic has such jobs
   end
 end
 if #delayed > 0 then

@@ -114,8 +114,8 @@ function ENDS.act(scripts)
     local puts = of_topic[one.topic]
     if not puts then
       -- A put must know whether its id is in another partition, or on the shelf. Here nobody can be asked.
-      local raw = redis.call('HGET', SETTINGS, one.topic)
-      local has_partitions = raw and string.find(raw, '"n":', 1, true)
+      local has_settings, settings = pcall(cjson.decode, redis.call('HGET', SETTINGS, one.topic) or '')
+      local has_partitions = has_settings and settings.n
       local shelved = tonumber(redis.pcall('HGET', of_shard(one.topic .. ':shelf'), 'jobs')) or 0
       puts = { keys = keys_of(one.topic), argv = {}, takes_ids = not has_partitions and shelved <= 0 }
       of_topic[one.topic] = puts
