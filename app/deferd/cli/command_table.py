@@ -52,6 +52,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     "tools": {
         "bench": Entry("inspection.bench", "measure a running deployment, to size it"),
         "key": Entry("service.key", "make, list and revoke the keys of a service"),
+        "cipher": Entry("jobs.cipher", "make keys for bodies that only your programs can read"),
         "now": Entry("inspection.now", "show what needs a person, and what is due next"),
         "system": Entry("inspection.now", "show the store, the timers, the settings, and what your key allows"),
         "upgrade": Entry("inspection.now", "show which releases use the store, and finish an upgrade"),

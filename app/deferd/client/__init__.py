@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from deferd.client.async_client import AsyncClient
 from deferd.client.blocking_client import Client
-from deferd.client.errors import CallFailed, NoAnswer, UnexpectedAnswer, Unreachable
+from deferd.client.cipher import Cipher
+from deferd.client.errors import CallFailed, NoAnswer, Undecryptable, UnexpectedAnswer, Unreachable
 from deferd.client.job_definition import AsyncJob, BlockingJob, BoundJob, JobDefinition, job
 from deferd.client.put_options import PutDefaults, PutOptions
 from deferd.client.request_body import Backoff, JobRef, OpeningHours, WindowDict
@@ -57,6 +58,7 @@ __all__ = [
     "CancelUndone",
     "Cancelled",
     "Change",
+    "Cipher",
     "Client",
     "Consumer",
     "DeadErrors",
@@ -100,6 +102,7 @@ __all__ = [
     "TopicForecast",
     "TopicPage",
     "TopicView",
+    "Undecryptable",
     "UnexpectedAnswer",
     "Unreachable",
     "Upgrade",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -28,6 +28,7 @@ from deferd.client.topics import TopicMethods
 from deferd.client.transport import HttpSettings, StreamingTransport
 
 if TYPE_CHECKING:
+    from deferd.client.cipher import Cipher
     from deferd.client.tracing import Tracing
 
 
@@ -51,12 +52,18 @@ class ApiMethods(
     """
 
     def __init__(
-        self, transport: StreamingTransport, sender: Sender, batching: Batching | None = None, spans: Spans = NO_SPANS
+        self,
+        transport: StreamingTransport,
+        sender: Sender,
+        batching: Batching | None = None,
+        spans: Spans = NO_SPANS,
+        cipher: Cipher | None = None,
     ) -> None:
         self._transport = transport
         self._sender = sender
         self._calls = JoinedCalls(sender, batching)
         self.spans = spans
+        self.cipher = cipher
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -96,6 +103,9 @@ class AsyncClient(ApiMethods):
     `tracing`: True for spans of OpenTelemetry from the program's tracer provider, or a `deferd.client.tracing.Tracing`;
     the default is DEFERD_TRACING, if set, else no spans.
 
+    `cipher` encrypts what the calls put and decrypts what they return; see Cipher. A job that it cannot decrypt does
+    not affect the others of a call: to read its body, result or headers raises Undecryptable.
+
     Methods raise the error of `deferd.contract.errors` that the service names, NoAnswer (or Unreachable) when there is
     no response, and UnexpectedAnswer when the response is not one of the API.
     """
@@ -112,13 +122,15 @@ class AsyncClient(ApiMethods):
         ca_file: str | os.PathLike[str] | None = None,
         proxy: str | None = None,
         tracing: bool | Tracing | None = None,
+        cipher: Cipher | None = None,
     ) -> None:
         settings = HttpSettings(
             url, timeout_s=timeout, key=key, connections=connections, tls=tls, ca_file=ca_file, proxy=proxy
         )
         spans = spans_of(tracing).of_service(settings.urls)
         transport = spans.transport(AsyncTransport(settings))
-        super().__init__(transport, Sender(transport, settings.urls, retry_for_s=retry_for), AsyncBatching(), spans)
+        sender = sender_for(transport, settings.urls, retry_for, cipher)
+        super().__init__(transport, sender, AsyncBatching(), spans, cipher)
 
     async def close(self) -> None:
         """Close each connection as soon as it is idle. Later calls raise Unreachable."""
@@ -131,6 +143,15 @@ class AsyncClient(ApiMethods):
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def sender_for(transport: StreamingTransport, urls: Sequence[str], retry_for_s: float, cipher: Cipher | None) -> Sender:
+    """The sender of a client."""
+    if cipher is None:
+        return Sender(transport, urls, retry_for_s=retry_for_s)
+    from deferd.client.encrypted_calls import EncryptingSender  # noqa: PLC0415 (for those who encrypt)
+
+    return EncryptingSender(transport, urls, retry_for_s=retry_for_s, cipher=cipher)
 
 
 def spans_of(tracing: bool | Tracing | None) -> Spans:

@@ -12,11 +12,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
-from deferd.client.async_client import ApiMethods, spans_of
+from deferd.client.async_client import ApiMethods, sender_for, spans_of
 from deferd.client.batching import BlockingBatching
 from deferd.client.blocking_transport import BlockingTransport, run_blocking
 from deferd.client.request_body import JobToPut
-from deferd.client.sender import Sender
 from deferd.client.topics import JobFilters
 from deferd.client.transport import HttpSettings
 from deferd.contract.errors import DeferdError
@@ -27,6 +26,7 @@ from deferd.contract.operations.schedules_and_calendars import Schedule
 from deferd.contract.operations.topics import GroupOrder, GroupView, TopicPage, TopicView
 
 if TYPE_CHECKING:
+    from deferd.client.cipher import Cipher
     from deferd.client.tracing import Tracing
 
 P = ParamSpec("P")
@@ -62,14 +62,15 @@ class Client:
         ca_file: str | os.PathLike[str] | None = None,
         proxy: str | None = None,
         tracing: bool | Tracing | None = None,
+        cipher: Cipher | None = None,
     ) -> None:
         settings = HttpSettings(
             url, timeout_s=timeout, key=key, connections=connections, tls=tls, ca_file=ca_file, proxy=proxy
         )
         spans = spans_of(tracing).of_service(settings.urls)
         self._transport = spans.transport(BlockingTransport(settings))
-        sender = Sender(self._transport, settings.urls, retry_for_s=retry_for)
-        self._methods = ApiMethods(self._transport, sender, BlockingBatching(), spans)
+        sender = sender_for(self._transport, settings.urls, retry_for, cipher)
+        self._methods = ApiMethods(self._transport, sender, BlockingBatching(), spans, cipher)
 
     @property
     def urls(self) -> tuple[str, ...]:

@@ -3,12 +3,13 @@
 An error that the service names is raised as such: see the tree in `deferd.contract.errors`. The others are::
 
     DeferdError
-    └── CallFailed
-        ├── NoAnswer           no response: it is unknown whether the request was executed
-        │   └── Unreachable    the request was never sent, so it was not executed
-        │       ├── ClientBusy     all connections of the client were in use for too long
-        │       └── ClientClosed   the client was closed
-        └── UnexpectedAnswer   the response is not one of a deferd service, or is an internal error of the service
+    ├── CallFailed
+    │   ├── NoAnswer           no response: it is unknown whether the request was executed
+    │   │   └── Unreachable    the request was never sent, so it was not executed
+    │   │       ├── ClientBusy     all connections of the client were in use for too long
+    │   │       └── ClientClosed   the client was closed
+    │   └── UnexpectedAnswer   the response is not one of a deferd service, or is an internal error of the service
+    └── Undecryptable          a part of a job is encrypted, and the cipher cannot read it
 """
 
 from __future__ import annotations
@@ -60,3 +61,18 @@ class UnexpectedAnswer(CallFailed):
         self.is_problem = is_problem
         self.retry_after_s = retry_after_s
         super().__init__(f"status {status}: {detail}")
+
+
+class Undecryptable(DeferdError):
+    """The cipher cannot read a part of a job: it has not its key, or the value was changed, moved or is not encrypted.
+
+    `part` is `body`, `result`, `error` or `header:NAME`; `key` is the id of its key, if it is encrypted.
+    """
+
+    code = "undecryptable"
+
+    def __init__(self, topic: str, part: str, reason: str, key: str | None = None) -> None:
+        self.topic = topic
+        self.part = part
+        self.key = key
+        super().__init__(f"the {part} of a job of topic {topic!r} cannot be read: {reason}")

@@ -103,7 +103,7 @@ def encode(value: Any) -> bytes:
     try:
         return to_json(value, inf_nan_mode="constants")
     except (ValueError, TypeError, RecursionError) as error:
-        raise _not_json(error) from error
+        raise not_json(error) from error
 
 
 def as_json(job: Mapping[str, Any]) -> Any:
@@ -111,10 +111,11 @@ def as_json(job: Mapping[str, Any]) -> Any:
     try:
         return from_json(encode(job), allow_inf_nan=False)
     except ValueError as error:  # NaN and the infinities, and too deep nesting
-        raise _not_json(error) from error
+        raise not_json(error) from error
 
 
-def _not_json(error: Exception) -> InvalidInput:
+def not_json(error: Exception) -> InvalidInput:
+    """The error for a value that cannot be written as JSON, because of `error`."""
     return InvalidInput([FieldError(("body",), f"cannot be written as JSON: {error}")])
 
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from deferd.contract.encrypted_values import key_of
+
 INDENT = "  "
 _SPACE = frozenset(" \t\r\n")
 _SKIP = json.JSONDecoder(parse_int=str, parse_float=str)
@@ -86,6 +88,11 @@ def pretty(value: Any, most: int | None = None) -> tuple[str, bool]:
         pieces.append(piece)
         size += len(piece)
     return "".join(pieces), True
+
+
+def key_of_value(value: Any) -> str | None:
+    """The id of the key with which the value is encrypted, so that only the application can read it; or None."""
+    return key_of(dict(value) if isinstance(value, Members) else value)
 
 
 def plain(value: Any) -> Any:

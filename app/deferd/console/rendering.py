@@ -21,6 +21,7 @@ from markupsafe import Markup, escape
 
 from deferd.console.api_calls import page_path
 from deferd.contract.counted import counted
+from deferd.contract.encrypted_values import key_of
 
 REGION = "region_"
 """The beginning of the names of the blocks that can be rendered by themselves: see `render_regions`."""
@@ -62,6 +63,7 @@ class Renderer:
             compact_json,
             due,
             plain,
+            readable,
             shortened,
             tojson_text,
             size,
@@ -265,6 +267,12 @@ def alert_link(alert: dict[str, Any]) -> str:
         case "schedules_missed" if alert.get("schedule"):
             return page_path("console", "schedules", alert["schedule"])
     return "console/system" if topic is None else page_path("console", "topics", topic)
+
+
+def readable(text: str) -> str:
+    """A header or an error as people read it, also one that only the application can read."""
+    key = key_of(text)
+    return text if key is None else f"encrypted with key {key}"
 
 
 def shortened(text: str, length: int = 120) -> str:

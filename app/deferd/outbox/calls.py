@@ -16,7 +16,7 @@ import importlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from inspect import isawaitable
-from typing import Any, Literal, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, Unpack, overload
 
 from deferd.client.job_requests import with_id
 from deferd.client.policy_options import PolicyOptions
@@ -25,6 +25,9 @@ from deferd.client.request_body import Seconds, as_json, encode, job_fields
 from deferd.contract.bulk_model import CancelSelected
 from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.model import CancelItem, ChangeJob
+
+if TYPE_CHECKING:
+    from deferd.client.cipher import Cipher
 
 Value = TypeVar("Value")
 _NO_APPEND = (
@@ -118,11 +121,25 @@ class Changes(PolicyOptions, total=False):
 
 @overload
 def put(
-    connection: Asynchronous, topic: str, body: Any = None, **options: Unpack[PutOptions]
+    connection: Asynchronous,
+    topic: str,
+    body: Any = None,
+    *,
+    cipher: Cipher | None = None,
+    **options: Unpack[PutOptions],
 ) -> Coroutine[Any, Any, str]: ...
 @overload
-def put(connection: Blocking, topic: str, body: Any = None, **options: Unpack[PutOptions]) -> str: ...
-def put(connection: Any, topic: str, body: Any = None, **options: Unpack[PutOptions]) -> Any:
+def put(
+    connection: Blocking,
+    topic: str,
+    body: Any = None,
+    *,
+    cipher: Cipher | None = None,
+    **options: Unpack[PutOptions],
+) -> str: ...
+def put(
+    connection: Any, topic: str, body: Any = None, *, cipher: Cipher | None = None, **options: Unpack[PutOptions]
+) -> Any:
     """Put a job when the transaction of `connection` commits. Returns its id.
 
     ::
@@ -137,7 +154,8 @@ def put(connection: Any, topic: str, body: Any = None, **options: Unpack[PutOpti
     The options are those of `Client.put`, but `on_conflict` is `keep` where nothing else is said, and cannot be
     `append`. The time of `delay` begins now, not when the transaction commits or the relay sends the job. A job
     definition brings its topic and options: ``outbox.put(session, **close.fields(order, id="1042"))``. What only the
-    service can refuse goes to the refused rows: see `deferd outbox refused`.
+    service can refuse goes to the refused rows: see `deferd outbox refused`. With a `cipher` the row has an encrypted
+    body; relay and service need no keys.
 
     Raises:
         TypeError: an option is unknown, or `connection` is not of a driver that this knows.
@@ -146,6 +164,7 @@ def put(connection: Any, topic: str, body: Any = None, **options: Unpack[PutOpti
     fields = as_json(job_fields(with_id({"topic": topic, "body": body, **set_options(options)})))
     fields.setdefault("on_conflict", "keep")
     check_put(fields)
+    fields = _encrypted(fields, topic, cipher)
     if fields["on_conflict"] == "append":
         raise InvalidInput([FieldError(("body", "on_conflict"), _NO_APPEND, "append")])
     return _call(connection, "put", fields, fields["id"])
@@ -179,15 +198,19 @@ def cancel(
 
 @overload
 def reschedule(
-    connection: Asynchronous, topic: str, id: str, **changes: Unpack[Changes]
+    connection: Asynchronous, topic: str, id: str, *, cipher: Cipher | None = None, **changes: Unpack[Changes]
 ) -> Coroutine[Any, Any, None]: ...
 @overload
-def reschedule(connection: Blocking, topic: str, id: str, **changes: Unpack[Changes]) -> None: ...
-def reschedule(connection: Any, topic: str, id: str, **changes: Unpack[Changes]) -> Any:
+def reschedule(
+    connection: Blocking, topic: str, id: str, *, cipher: Cipher | None = None, **changes: Unpack[Changes]
+) -> None: ...
+def reschedule(
+    connection: Any, topic: str, id: str, *, cipher: Cipher | None = None, **changes: Unpack[Changes]
+) -> Any:
     """Reschedule or change a job when the transaction of `connection` commits, with the arguments of `Client.change`.
 
     A job that is reserved, dead, finished or gone by then stays as it is, and nobody is told: the relay notes it in its
-    debug log.
+    debug log. A `cipher` encrypts a new body.
 
     Raises:
         TypeError: an option is unknown, or `connection` is not of a driver that this knows.
@@ -201,6 +224,7 @@ def reschedule(connection: Any, topic: str, id: str, **changes: Unpack[Changes])
     fields = as_json(job_fields(fields))
     check_body(ChangeJob, fields)
     check_put({"topic": topic, "id": id})
+    fields = _encrypted(fields, topic, cipher)
     return _call(connection, "reschedule", {"topic": topic, "id": id, **fields}, None)
 
 
@@ -219,6 +243,20 @@ def cancel_tag(connection: Any, tag: str, *, if_reserved: IfReserved = "cancel")
     """
     check_body(CancelSelected, {"select": {"tag": tag}, "if_reserved": if_reserved})
     return _call(connection, "cancel_tag", {"tag": tag, "if_reserved": if_reserved}, None)
+
+
+def _encrypted(fields: dict[str, Any], topic: str, cipher: Cipher | None) -> dict[str, Any]:
+    """A put or a change with what the cipher encrypts. Raises InvalidInput if its headers are too long then."""
+    if cipher is None or not cipher.is_for(topic):
+        return fields
+    fields = dict(fields)
+    if "body" in fields:
+        fields["body"] = cipher.encrypt(fields["body"], topic=topic)
+    if cipher.headers and fields.get("headers"):
+        headers = fields["headers"].items()
+        fields["headers"] = {name: cipher.encrypt(text, topic=topic, part=f"header:{name}") for name, text in headers}
+        check_body(ChangeJob, {"headers": fields["headers"]})
+    return fields
 
 
 def _call(connection: Any, function: str, given: dict[str, Any], result: Value) -> Any:

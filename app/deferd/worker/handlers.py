@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import to_json
 
+from deferd.client.errors import Undecryptable
 from deferd.client.job_definition import JobDefinition
 from deferd.client.put_options import PutOptions, put_fields
 from deferd.client.request_body import Seconds, seconds
@@ -32,7 +33,15 @@ _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class InvalidBody(Reject):
-    """A body that is invalid for its handler. The reason names the fields and their errors."""
+    """A body that is invalid for its handler. The reason names the fields and their errors, and quotes their values."""
+
+    def __init__(self, error: ValidationError) -> None:
+        super().__init__(_reason(error))
+        self._kinds = sorted({details["type"] for details in error.errors(include_url=False, include_context=False)})
+
+    def without_values(self) -> Reject:
+        """The same for a body that only the application may read: the kinds of errors, as paths may have keys of it."""
+        return Reject(bounded(f"the body does not fit: {', '.join(self._kinds)}"))
 
 
 class Context:
@@ -393,13 +402,13 @@ class BatchHandler(Handler):
         self._item_parser, self._parser = self._parser, None
 
     def context_of(self, jobs: Sequence[Context]) -> BatchContext:
-        """The context of a call with these jobs. Those with an invalid body are left out."""
+        """The context of a call with these jobs. Those whose body is invalid or unreadable are left out."""
         context = BatchContext()
         for job in jobs:
-            body = job.job.body
             try:
+                body = job.job.body
                 parsed = body if self._item_parser is None else _parsed(self._item_parser, body)
-            except InvalidBody as error:
+            except (InvalidBody, Undecryptable) as error:
                 context.leave_out(job, error)
             else:
                 context.add(job, parsed)
@@ -483,7 +492,7 @@ def _parsed(parser: TypeAdapter[Any], body: Any) -> Any:
         # From JSON, because only then does a strict model accept an instant as text.
         return parser.validate_json(to_json(body))
     except ValidationError as error:
-        raise InvalidBody(_reason(error)) from None
+        raise InvalidBody(error) from None
 
 
 def _reason(error: ValidationError) -> str:

@@ -24,6 +24,7 @@ from deferd.worker.log import LOG
 from deferd.worker.worker_run import WorkerRun, WorkerSettings
 
 if TYPE_CHECKING:
+    from deferd.client import Cipher
     from deferd.client.tracing import Tracing
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -62,6 +63,11 @@ class Worker:
     Reject. `tracing` is the argument of AsyncClient; a client made by a function keeps its own. Handlers run in a span
     each.
 
+    `cipher` is the argument of AsyncClient, too: handlers get what it decrypts, and results and jobs that they put are
+    encrypted. A job that it cannot decrypt fails with Undecryptable before its handler begins, as if that had raised
+    it: it is delivered again after its backoff, perhaps to a worker that has the key. A function that makes the client
+    gives it its cipher.
+
     Raises:
         ValueError: a value is out of its range.
     """
@@ -78,10 +84,14 @@ class Worker:
         grace: Seconds = 30,
         is_failure: Callable[[BaseException], bool] | None = None,
         tracing: bool | Tracing | None = None,
+        cipher: Cipher | None = None,
     ) -> None:
         self._url = url
         self._key = key
         self._tracing = tracing
+        self._cipher = cipher
+        if callable(url) and cipher is not None:
+            raise ValueError("the function makes the worker's client: give the cipher to that")
         if concurrency < 1:
             raise ValueError(f"the concurrency must be at least 1, not {concurrency}")
         self._concurrency = concurrency
@@ -327,7 +337,8 @@ class Worker:
             return client
         url = self._url if url is None else url
         # The worker retries by itself, without limit, and keeps track of lost responses.
-        return AsyncClient(url, key=self._key if key is None else key, retry_for=0, tracing=self._tracing)
+        key = self._key if key is None else key
+        return AsyncClient(url, key=key, retry_for=0, tracing=self._tracing, cipher=self._cipher)
 
     def _on_signal(self, number: signal.Signals) -> None:
         self.stop()

@@ -12,12 +12,12 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
 
-from deferd.client import AsyncClient, Delivery
+from deferd.client import AsyncClient, Delivery, Undecryptable
 from deferd.client.spans import NO_PROCESS
 from deferd.contract.errors import DeferdError, JobCancelled
 from deferd.worker.fetcher import Fetcher, TopicOrder
 from deferd.worker.handler_threads import DaemonThreads, exit_in_child
-from deferd.worker.handlers import BatchHandler, JobEnd, Middleware, TopicHandlers
+from deferd.worker.handlers import BatchHandler, InvalidBody, JobEnd, Middleware, TopicHandlers
 from deferd.worker.held_batch import BatchedJob, HeldBatch, OpenBatches
 from deferd.worker.held_job import HeldJob, Stop
 from deferd.worker.lease_keeper import LeaseKeeper
@@ -72,6 +72,7 @@ class WorkerRun:
         self._settings = settings
         self._stopping = stop
         self._spans = client.spans
+        self._is_encrypted = client.cipher is not None
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
         self._waiting: deque[HeldJob | HeldBatch] = deque()
@@ -241,7 +242,8 @@ class WorkerRun:
             if asyncio.current_task(self._loop) is not task:  # the loop was closed, and this coroutine with it
                 raise
             exit_in_child(self._pid, exc)
-            outcome, error = of_failure(exc, held.job, self._settings.is_failure), exc
+            error = self._shown(exc)
+            outcome = of_failure(error, held.job, self._settings.is_failure)
         exit_in_child(self._pid, None)
         if process is not NO_PROCESS:  # before the next job starts: its task inherits the context of this one
             process.end(*_end_of_process(held, outcome, error))
@@ -283,11 +285,16 @@ class WorkerRun:
 
     def _outcome_in(self, end: JobEnd, held: HeldJob) -> tuple[Outcome, BaseException | None]:
         if end.error is not None:
-            return of_failure(end.error, held.job, self._settings.is_failure), end.error
+            error = self._shown(end.error)
+            return of_failure(error, held.job, self._settings.is_failure), error
         return of_value(end.value, held.puts), None
 
     async def _call(self, held: HeldJob) -> Any:
         return await held.handler.call(held, self._settings.middleware, self._threads.run)
+
+    def _shown(self, error: BaseException) -> BaseException:
+        """An error of a handler for the service and the log, which must not have values of an encrypted body."""
+        return error.without_values() if self._is_encrypted and isinstance(error, InvalidBody) else error
 
     # Ends of handlers and deliveries
 
@@ -409,7 +416,8 @@ def _log_outcome(
         return
     verb = "is buried" if isinstance(outcome, Bury) else "is released" if outcome.counts else "is snoozed"
     facts = held.facts(seconds=round(run_s, 3), error=outcome.error)
-    expected = held.stopped is not None or not with_traceback or isinstance(error, Reject | Retry | Snooze | None)
+    is_plain = isinstance(error, Reject | Retry | Snooze | Undecryptable | None)
+    expected = held.stopped is not None or not with_traceback or is_plain
     level = logging.INFO if isinstance(error, Retry | Snooze) or held.stopped is Stop.SHUTDOWN else logging.WARNING
     reason = outcome.error or "requested by the handler"
     LOG.log(level, "%s %s: %s", held, verb, reason, extra=facts, exc_info=None if expected else error)

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -169,3 +170,30 @@ def test_ctrl_c_ends_a_command_with_130(shell: Shell, topic: str) -> None:
         reading.press("\x03")
         assert 130 == reading.end()
         assert "Traceback" not in reading.text
+
+
+def test_commands_with_the_keys_read_and_put_what_others_cannot(shell: Shell, topic: str, tmp_path: Path) -> None:
+    keys, others = tmp_path / "keys", tmp_path / "others"
+    keys.write_text(shell.good("cipher", "new-key", "k2") + shell.good("cipher", "new-key"))
+    others.write_text(shell.good("cipher", "new-key", "k9"))
+    with_keys = ("--cipher-keys", str(keys))
+
+    [put] = shell.json("put", topic, '{"to": "ada"}', "--id", "a", "--retain", "60", *with_keys)
+    assert put["body"] == {"to": "ada"}
+
+    for more in ((), ("--cipher-keys", str(others))):  # without the key of a job it is shown as it is stored
+        [stored] = shell.json("get", topic, "a", *more)
+        assert stored["body"].keys() == {"deferd:encrypted", "key", "data"}
+        assert '"key": "k2"' in shell.good("get", topic, "a", *more)
+        assert "ada" not in shell.good("jobs", topic, *more)
+    assert '"to":"ada"' in shell.good("jobs", topic, *with_keys)
+    assert 'body     {"to":"ada"}' in shell.good("pop", topic, *with_keys)
+    shell.good("finish", topic, "a", "--result", '"sent"', *with_keys)
+    assert shell.json("get", topic, "a")[0]["result"]["key"] == "k2"
+    [finished] = shell.json("get", topic, "a", *with_keys)
+    assert (finished["body"], finished["result"]) == ({"to": "ada"}, "sent")
+
+    keys.write_text("k2:short")
+    refused = shell.refused(2, "get", topic, "a", *with_keys)
+    assert refused.startswith(f"deferd: --cipher-keys: '{keys}' cannot be used: key 1 of the cipher (not shown here)")
+    assert "letters, digits and ._-" in shell.refused(2, "cipher", "new-key", "k 2")

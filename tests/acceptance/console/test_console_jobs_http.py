@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, urljoin, urlsplit
 import httpx
 import pytest
 
+from deferd import Cipher
 from tests.acceptance.console.conftest import KeyedService, console
 from tests.acceptance.console.job_pages import SECRETS, Producer
 from tests.acceptance.http_calls import NO_TLS
@@ -839,3 +840,31 @@ def test_characters_that_reorder_text_are_shown_as_escapes_and_kept(browser_like
     saved = browser_like.post(f"{root}/j/edit", data={**form, "body": text.replace("00.1", "00.2")})
     assert saved.status_code == 303
     assert (jobs.get("j") or {})["body"] == {**body, "amount": "\u202e00.2"}
+
+
+def test_what_only_the_application_can_read_is_shown_as_encrypted_and_cannot_be_written(
+    browser_like: httpx.Client, jobs: Producer
+) -> None:
+    cipher = Cipher(Cipher.new_key("k2"))
+
+    def sealed(value: object, part: str = "body") -> Any:
+        return cipher.encrypt(value, topic=jobs.topic, part=part)
+
+    headers = {"to": sealed("ada", "header:to"), "from": "bob"}
+    jobs.fail(
+        "j", sealed("x" * 500, "error"), body=sealed({"n": 1}), headers=headers
+    )  # the log of attempts cuts it off
+    root = f"/console/topics/{jobs.topic}/jobs"
+    pages = {path: browser_like.get(f"{root}{path}").text for path in ("", "/j", "/j/part/body", "/j/edit")}
+    told = "encrypted with key k2"
+    assert pages[""].count(told) == 2  # the error, and its title
+    assert pages["/j"].count(told) == 2  # the header, and the error of the attempt
+    assert "bob" in pages["/j"]
+    assert "Encrypted with key <code>k2</code>: only the application can read it." in pages["/j/part/body"]
+    assert "The body is encrypted with key k2, so only the application can write it" in pages["/j/edit"]
+    assert browser_like.get(f"{root}/j/raw/body").json()["key"] == "k2"
+    sent = {"action": "cancel", "scope": "ids", "ids": "j"}
+    assert told in preview_of(browser_like, jobs.topic, sent).text
+    copied = browser_like.post(f"{root}/j/copy")
+    copy = jobs.get(copied.headers["location"].partition("?")[0].rpartition("/")[2])
+    assert cipher.decrypt((copy or {})["body"], topic=jobs.topic) == {"n": 1}

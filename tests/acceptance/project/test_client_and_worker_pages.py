@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deferd import AsyncClient, Client
+from deferd import AsyncClient, Cipher, Client
 from deferd.testing import ServiceForTests
 from tests.acceptance.project.test_readme import block_with, blocks, module_of
 from tests.acceptance.worker.worker_runs import in_state, serving
@@ -52,6 +52,25 @@ def test_a_program_waits_for_the_result_of_a_job(service: ServiceForTests, capsy
         consumer = pool.submit(consume)
         assert printed_by("client.wait(", service, capsys) == ["finished 1042.pdf"]
         consumer.result()
+
+
+@pytest.fixture
+def key_folder(tmp_path: Path) -> Path:
+    """A folder with a file of keys."""
+    (tmp_path / "cipher-keys").write_text(Cipher.new_key("k1"))
+    return tmp_path
+
+
+async def test_the_program_of_the_page_on_encryption_runs(
+    service: ServiceForTests, key_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(key_folder)
+    [program] = blocks("encryption", "python")
+    names = module_of(program, service)
+    async with AsyncClient(service.url, cipher=names["cipher"]) as client, serving(names["worker"]):
+        sent = await in_state(client, "mail.welcome", "welcome-7", "finished")
+    assert sent.result == "sent to ada@example.com"
+    names["client"].close()
 
 
 @pytest.mark.slow

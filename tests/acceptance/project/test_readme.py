@@ -67,7 +67,7 @@ def documented_flags() -> dict[str, set[str]]:
         for line in "\n".join(blocks(document, "sh")).splitlines():
             if line.startswith("deferd "):
                 _, command, *arguments = shlex.split(line)
-                if command in ("key", "outbox", "push", "schedules") or arguments[:1] == ["plan"]:
+                if command in ("cipher", "key", "outbox", "push", "schedules") or arguments[:1] == ["plan"]:
                     command = f"{command} {arguments[0]}"
                 flags.setdefault(command, set()).update(word for word in arguments if word.startswith("--"))
     return flags

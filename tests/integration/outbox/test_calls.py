@@ -22,7 +22,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from deferd import FixedBackoff, InvalidInput, job, outbox
+from deferd import Cipher, FixedBackoff, InvalidInput, job, outbox
 
 Transaction = Callable[[str], AbstractAsyncContextManager[Any]]
 """A transaction in the database of a URL, which an exception rolls back."""
@@ -212,6 +212,25 @@ def test_a_job_definition_brings_topic_and_options(outbox_url: str) -> None:
         outbox.put(connection, **close.fields(Order(number=7), id="7"))
     [(_, topic, _, fields)] = rows(outbox_url)
     assert (topic, fields["ttr"], fields["body"]) == ("orders.close", 5, {"number": 7})
+
+
+def test_a_cipher_encrypts_the_row(outbox_url: str) -> None:
+    cipher = Cipher(Cipher.new_key("k1"), topics="orders.*", headers=True)
+    kept: dict[str, Any] = {"cipher": cipher, "body": {"to": "ada"}, "headers": {"to": "ada"}}
+    with psycopg.connect(outbox_url) as connection:
+        outbox.put(connection, "orders.close", id="a", **kept)
+        outbox.reschedule(connection, "orders.close", "a", **kept)
+        outbox.reschedule(connection, "orders.close", "a", cipher=cipher, ttr=5)
+        outbox.put(connection, "mail", id="a", **kept)
+        with pytest.raises(InvalidInput, match="must have at most 4096 bytes"):
+            outbox.put(connection, "orders.close", cipher=cipher, headers={"to": "x" * 4000})
+    put, changed, short, other = (fields for *_, fields in rows(outbox_url))
+    for fields in (put, changed):
+        assert cipher.decrypt(fields["body"], topic="orders.close") == {"to": "ada"} != fields["body"]
+        assert cipher.decrypt(fields["headers"]["to"], topic="orders.close", part="header:to") == "ada"
+        assert "ada" not in str(fields)
+    assert short == {"ttr": 5}
+    assert (other["body"], other["headers"]) == ({"to": "ada"}, {"to": "ada"})
 
 
 class NeverCalled:

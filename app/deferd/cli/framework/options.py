@@ -90,6 +90,14 @@ SETTINGS: Final = {
         "how long to retry when the service is unreachable or busy, where a retry is safe; 0 to 24h",
         "DURATION",
     ),
+    "cipher": ConnectionSetting(
+        "--cipher-keys",
+        "DEFERD_CIPHER_KEYS",
+        None,
+        values.cipher,
+        "file with keys of `deferd cipher`: bodies and results are decrypted when read, and encrypted when put",
+        "FILE",
+    ),
 }
 """By the name of the argument."""
 
@@ -103,6 +111,7 @@ class Connection:
     ca_file: str | None
     timeout: float
     retry_for: float
+    cipher: Cipher | None = None
     explicit: frozenset[str] = frozenset()
 
     def with_defaults(self, **defaults: Any) -> Connection:
@@ -374,7 +383,4 @@ topic_options: Final = all_of(
 )
 
 if TYPE_CHECKING:
-    from deferd.client import AsyncClient, Client
-
-if TYPE_CHECKING:
-    from deferd.client import Client
+    from deferd.client import AsyncClient, Cipher, Client

@@ -10,7 +10,7 @@ import contextlib
 import json
 import re
 from datetime import datetime
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import click
 
@@ -19,6 +19,9 @@ from deferd.contract.durations import UNITS_S, parse_duration
 from deferd.contract.limits import REDRIVE_RATE_MAX, REDRIVE_RATE_MIN
 from deferd.contract.service_url import parse_service_url, refuse_passwords
 from deferd.contract.timestamps import parse_instant
+
+if TYPE_CHECKING:
+    from deferd.client import Cipher
 
 _WITHOUT_SECONDS = re.compile(r"^([\d-]{10}[Tt ]\d\d:\d\d)([Zz]|[+-]\d\d:\d\d)$", re.ASCII)
 _NONE: Final = "none"
@@ -244,6 +247,16 @@ def ca_file(text: str) -> str:
     except OSError as error:
         raise click.BadParameter(f"{_shown(text)} cannot be used: {error}") from None
     return text
+
+
+def cipher(text: str) -> Cipher:
+    """The cipher with the keys of a file."""
+    from deferd.client import Cipher
+
+    try:
+        return Cipher.from_file(text)
+    except (OSError, ValueError, ImportError) as error:
+        raise click.BadParameter(f"{_shown(text)} cannot be used: {error}") from None
 
 
 def timeout(text: str) -> float:

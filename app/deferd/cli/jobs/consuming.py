@@ -129,4 +129,4 @@ def _show(job: Delivery) -> None:
     output.line(f"  receipt  {job.receipt}")
     if job.last_error:
         output.line(f"  error    {output.printable(job.last_error)}")
-    output.line(f"  body     {output.printable(output.json_text(job.body))}")
+    output.line(f"  body     {output.printable(output.json_text(job.fields.get('body')))}")

@@ -185,6 +185,7 @@ def _policy_fact(job: Job, field: Field) -> str | None:
 
 
 def _facts(job: Job) -> Iterator[tuple[str, str]]:
+    fields = job.fields  # as the service sent them where they cannot be decrypted
     facts: list[tuple[str, Any]] = [
         ("job", f"{job.topic}/{job.id}"),
         ("outcome", job.outcome),
@@ -210,11 +211,11 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
         ("last error", job.last_error),
         ("trace", job.traceparent),
         ("tags", ", ".join(job.tags) or None),
-        ("headers", "\n".join(f"{name}={text}" for name, text in job.headers.items()) or None),
+        ("headers", "\n".join(f"{name}={text}" for name, text in fields.get("headers", {}).items()) or None),
         ("group", job.group),
         ("priority", str(job.priority) if job.priority else None),
-        ("result", None if job.result is None else _pretty(job.result)),
-        ("body", _pretty(job.body)),
+        ("result", None if "result" not in fields else _pretty(fields["result"])),
+        ("body", _pretty(fields.get("body"))),
     ]
     yield from ((name, value) for name, value in facts if value is not None)
 

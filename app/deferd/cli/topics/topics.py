@@ -91,7 +91,7 @@ _JOB_CELLS: Cells[Job] = {
     Column("STATE"): lambda job: job.state.value,
     Column("STANDS", cut=True): _stands,
     Column("TRIES", right=True): lambda job: str(job.attempts),
-    Column("BODY", cut=True): lambda job: output.cell(job.body),
+    Column("BODY", cut=True): lambda job: output.cell(job.fields.get("body")),
 }
 _tag_option: Final = click.option("--tag", metavar="TAG", help="only jobs with this tag")
 _only_group_option: Final = click.option("--group", metavar="NAME", help="only the jobs of this group")

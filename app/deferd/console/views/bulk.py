@@ -20,6 +20,7 @@ from deferd.console.views.redrive_rate import RedriveRate, read_redrive_rate
 from deferd.console.views.typed_times import NewDueTime, read_new_due_time
 from deferd.console.visit import PageList, Visit
 from deferd.contract.counted import counted
+from deferd.contract.encrypted_values import key_of
 from deferd.contract.limits import BULK_MAX, REDRIVE_MAX, SELECT_IDS_MAX
 from deferd.contract.timestamps import format_instant, parse_instant
 
@@ -251,7 +252,9 @@ async def _show_samples(visit: Visit, topic: str, samples: list[dict[str, Any]])
 def _shown(content: bytes) -> dict[str, Any]:
     body = member_text(content, "body") or "null"
     job = plain(parse(content))
-    return {"due_at": job["due_at"], "tags": job.get("tags") or [], "body": body[: _BODY_SHOWN + 1]}
+    key = key_of(job.get("body"))
+    shown = body[: _BODY_SHOWN + 1] if key is None else f"encrypted with key {key}"
+    return {"due_at": job["due_at"], "tags": job.get("tags") or [], "body": shown}
 
 
 async def _count(

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from deferd.console.api_calls import ApiRefused, api_path, page_path
 from deferd.console.job_puts import put_command, put_text
-from deferd.console.json_text import member_text, off_loop, parse, pretty
+from deferd.console.json_text import key_of_value, member_text, off_loop, parse, pretty
 from deferd.console.masks import Masks
 from deferd.console.rendering import duration
 from deferd.console.undo import cancel as cancel_with_undo
@@ -114,19 +114,23 @@ async def part(visit: Visit, topic: str, id: str, part: str) -> Response:
 
 
 class _Shown(NamedTuple):
-    """A part of a job as text, whether that is all, the bytes of all, and whether fields of it are hidden."""
+    """A part of a job as text, whether that is all, the bytes of all, and whether fields of it are hidden.
+
+    `key`: the id of the key with which it is encrypted, if it is.
+    """
 
     text: str
     is_all: bool
     bytes: int
     is_masked: bool
+    key: str | None = None
 
 
 def _shown(masks: Masks, content: bytes, part: str, most: int | None) -> _Shown:
     written = member_text(content, part) or "null"
     value = parse(written)
     text, is_all = pretty(value, most)
-    return _Shown(text, is_all, len(written.encode()), masks.hides(value, part))
+    return _Shown(text, is_all, len(written.encode()), masks.hides(value, part), key_of_value(value))
 
 
 def _command(visit: Visit, content: bytes) -> _Shown:

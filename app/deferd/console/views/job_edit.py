@@ -8,7 +8,7 @@ import orjson
 from starlette.responses import Response
 
 from deferd.console.api_calls import ApiRefused, api_path, page_path
-from deferd.console.json_text import member_text, off_loop, parse, pretty
+from deferd.console.json_text import key_of_value, member_text, off_loop, parse, pretty
 from deferd.console.rendering import etag_of, tojson_text
 from deferd.console.views.forms import (
     GROUP_HINT,
@@ -103,7 +103,9 @@ async def _read(visit: Visit, topic: str, job_id: str) -> _Edited:
         for part, text in written.items():
             value = parse(text or "null")
             texts[part] = pretty(value, _EDITED_UP_TO + 1)[0] if text else ""
-            if visit.masks.hides(value, part):
+            if (key := key_of_value(value)) is not None:
+                kept[part] = f"is encrypted with key {key}, so only the application can write it"
+            elif visit.masks.hides(value, part):
                 kept[part] = "has masked fields, so the console can't write it"
             elif len(texts[part]) > _EDITED_UP_TO:
                 kept[part] = f"is longer than {_EDITED_UP_TO:,} characters, too long for this form"
