@@ -3,9 +3,8 @@
 A wait reads its job by `lua/watch.lua`, which notes in the record that somebody waits. From then on the script that
 ends the job, or stores its progress, publishes that. Until then the wait costs nothing: no call, no connection.
 
-Messages can be lost. So all jobs that somebody waits for are checked every few seconds, many in one call, and whenever
-messages may have been missed. A wait whose job needs a closer look reads it again, and so notes itself again: the
-record may be another one, because a put has replaced the job.
+Messages can be lost. So every few seconds, and whenever messages may have been missed, the store is asked which of the
+jobs that somebody waits for have ended, many in one call. A put that replaces a live job hands the note on.
 """
 
 from __future__ import annotations
@@ -26,14 +25,13 @@ from deferd.engine import metrics
 from deferd.engine.group_commit import GroupCommit
 from deferd.engine.partition_store import PartitionStore
 from deferd.engine.queue import JobQueue
-from deferd.engine.record import JobRecord, is_watched_record
+from deferd.engine.record import JobRecord
 from deferd.engine.redis_keys import Keys
-from deferd.engine.scripts import Scripts, request_ends_at_s
+from deferd.engine.scripts import Scripts, WrongType, request_ends_at_s
 
 Until = Literal["end", "progress"]
 _CHECK_EVERY_S = 10.0
-_JOBS_PER_CHECK = 250
-_ANY_TIME_MS = 2**53
+_JOBS_PER_CHECK = 500
 _MESSAGE_WITHIN_S = 1.0
 """How much later than a look that misses the job the message of its end may come."""
 _KEPT_BYTES = 16 * 1024
@@ -184,32 +182,26 @@ class JobWaits:
                 async with asyncio.timeout(_CHECK_EVERY_S):
                     await self._missed_messages.wait()
             self._missed_messages.clear()
-            with contextlib.suppress(StoreUnavailable):  # once the store is back, messages may have been missed
-                await self._check_all()
+            await self._check_all()
 
     async def _check_all(self) -> None:
         by_home: dict[str, list[tuple[str, str]]] = {}
         for topic, job_id in self._waiters:
             by_home.setdefault(self._partitions.known.home(topic, job_id), []).append((topic, job_id))
         for home, jobs in by_home.items():
-            while jobs:
-                looked_at = await self._check(home, jobs[:_JOBS_PER_CHECK])
-                del jobs[:looked_at]
+            for at in range(0, len(jobs), _JOBS_PER_CHECK):
+                # Other shards and topics go on: one cannot be reached, or another program has damaged its keys.
+                with contextlib.suppress(StoreUnavailable, WrongType):
+                    await self._check(home, jobs[at : at + _JOBS_PER_CHECK])
 
-    async def _check(self, home: str, jobs: Sequence[tuple[str, str]]) -> int:
-        """Have waits look at those jobs that are not as a wait has left them. Returns how many were checked."""
+    async def _check(self, home: str, jobs: Sequence[tuple[str, str]]) -> None:
+        """Wake those who wait for jobs that have ended, or are not in this partition."""
         ids = [job_id for _, job_id in jobs]
-        looked_at, *rows = await self._scripts.run("became", self._keys.of_topic(home), (home, _ANY_TIME_MS, *ids))
-        as_left = {
-            job_id.decode()
-            for job_id, state, raw in zip(rows[::3], rows[1::3], rows[2::3], strict=True)
-            if state.decode() not in _ENDED and is_watched_record(raw)
-        }
-        for topic, job_id in jobs[:looked_at]:
-            if job_id not in as_left:
+        ended = set(await self._scripts.run("ended", self._keys.of_topic(home), (home, *ids)))
+        for topic, job_id in jobs:
+            if job_id.encode() in ended:
                 for waiter in self._waiters.get((topic, job_id), ()):
                     waiter.woken.set()
-        return max(int(looked_at), 1)
 
 
 async def _within(waiter: _Waiter, ends_at_s: float) -> bool:

@@ -299,12 +299,6 @@ def body_bytes(jobs: Sequence[JobRecord]) -> int:
     return sum(len(job.body) for job in jobs)
 
 
-def is_watched_record(raw: bytes) -> bool:
-    """Whether a record, which may end before the body, notes that somebody waits for its job."""
-    extra = raw[_HEADER_SIZE : _HEADER_SIZE + int.from_bytes(raw[22:26], "little")]
-    return b'"%b":1' % _WATCHED.encode() in extra
-
-
 def instant_ms(at: datetime) -> int:
     """Convert an instant to the nearest whole millisecond since the epoch; 0 for any before it."""
     return max(round(at.timestamp() * 1000), 0)

@@ -193,6 +193,7 @@ async def call_all_of_a_topic(driver: EngineDriver) -> None:
     await driver.engine._scripts.run("check_puts", keys, (TOPIC, Terms(ANY_DEFAULT, 1, "").argument(), ""))
     for look in (driver.queue.get, driver.queue.watch, driver.topics.why):
         await look(TOPIC, "c")
+    await driver.engine.waits._check(TOPIC, [(TOPIC, "c")])
     await driver.cancels.cancel_many(TOPIC, [CancelItem(id="c")])
     await driver.puts.put(job("d", on_conflict="replace", delay=60, tags=["x"]))
     await driver.engine.bulk.reschedule(RescheduleSelected.model_validate({"select": {"tag": "x"}, "by": 1}))
