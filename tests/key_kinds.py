@@ -19,6 +19,7 @@ _MORE_OF_TOPICS = (
 _OF_TOPICS_BY_SETTING = ("events/seq", "events/log", "push/state", "push/rate", "history/10s", "history/5m")
 _OF_GROUPS = ("groups", "flows", "flows/free", "turns", "turns/newest", "limited", "rate/GROUP")
 _OF_SCHEDULES = ("schedules", "schedule_due", "earlier_runs", "schedule/NAME", "schedules/missed", "schedules/zones")
+_OF_BATCHES = ("batches", "batches/completed", "batch/NAME")
 _OF_CALLS = ("of_key/KEY", "bulk/CALL", "tasks", "tasks/running", "task/ID", "undo/CALL", "undos")
 _OF_SERVICE = ("lock", "clock", "idle", "partitioned", "tally", "aside", "push", "calendars", "events/topics")
 _OF_OPERATORS = (
@@ -35,6 +36,7 @@ SHARD_KINDS = frozenset(
         "topics",
         "due",
         "tag/TAG",
+        *_OF_BATCHES,
         *_OF_SCHEDULES,
         *_OF_CALLS,
         *_OF_SERVICE,

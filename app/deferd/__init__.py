@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         AsyncClient,
         AsyncJob,
         Backoff,
+        Batch,
         BlockingJob,
         BoundJob,
         BulkResult,
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
     from deferd.contract.backoff import ExponentialBackoff, FixedBackoff, ScheduleBackoff
     from deferd.contract.ends import OnEnd
     from deferd.contract.errors import (
+        BatchNotFound,
+        BatchSealed,
         CalendarNotFound,
         DeferdError,
         DifferentShard,
@@ -97,7 +100,10 @@ __all__ = [
     "AsyncClient",
     "AsyncJob",
     "Backoff",
+    "Batch",
     "BatchContext",
+    "BatchNotFound",
+    "BatchSealed",
     "BlockingJob",
     "BoundJob",
     "BulkResult",

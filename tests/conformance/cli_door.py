@@ -21,7 +21,8 @@ _CODES = {
     r"^a consumer holds": "job_reserved",
     r"was cancelled": "job_cancelled",
     r"has no job|and cannot change": "job_not_found",
-    r"there is no (topic|schedule|calendar|task) (?!.*it is not the name)": r"\1_not_found",
+    r"is sealed": "batch_sealed",
+    r"there is no (topic|schedule|calendar|task|batch) (?!.*it is not the name)": r"\1_not_found",
     r"there is a schedule": "schedule_exists",
     r"which is its max_jobs": "topic_full",
     r"is in another shard": "different_shard",
@@ -188,6 +189,24 @@ class CliDoor(HttpDoor):
     def calendar(self) -> list[Mapping[str, Any]]:
         windows: list[Mapping[str, Any]] = self._run("calendar", self.topic)[0]["windows"]
         return windows
+
+    def set_batch(self, name: str, **fields: Any) -> Job:
+        words = ["--seal"] if fields.get("seal") else []
+        words += ["--on-end", json.dumps(fields["on_end"])] if "on_end" in fields else []
+        words += ["--expect", str(fields["expect"])] if "expect" in fields else []
+        return Job.of(self._run("batch", name, *words)[0])
+
+    def batch(self, name: str) -> Job:
+        return Job.of(self._run("batch", name)[0])
+
+    def batches(self) -> list[str]:
+        return [batch["name"] for batch in self._run("batches")]
+
+    def delete_batch(self, name: str, *, if_reserved: str = "cancel") -> int:
+        refuse = ["--refuse-reserved"] if if_reserved == "refuse" else []
+        [deleted] = self._run("batch", name, "--delete", *refuse)
+        cancelled: int = deleted["cancelled"]
+        return cancelled
 
 
 def _selection(call: Mapping[str, Any]) -> list[str]:

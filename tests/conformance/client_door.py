@@ -172,6 +172,20 @@ class ClientDoor(Door):
     def delete_calendar(self) -> None:
         self._call(self._client.delete_calendar, self.topic)
 
+    def set_batch(self, name: str, **fields: Any) -> Job:
+        return _job(self._call(self._client.set_batch, name, **fields))
+
+    def batch(self, name: str) -> Job:
+        return _job(self._call(self._client.batch, name))
+
+    def batches(self) -> list[str]:
+        names: list[str] = self._call(lambda: [batch.name for batch in self._client.batches()])
+        return names
+
+    def delete_batch(self, name: str, *, if_reserved: str = "cancel") -> int:
+        cancelled: int = self._call(self._client.delete_batch, name, if_reserved=if_reserved)
+        return cancelled
+
     def pass_time(self, seconds: float) -> None:
         assert self._clock is not None
         self._clock.advance(timedelta(seconds=seconds))

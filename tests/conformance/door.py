@@ -49,7 +49,7 @@ also_eager = pytest.mark.doors(also=(EAGER,))
 _INSTANTS = (
     *("created_at", "due_at", "reserved_since", "reserved_until", "progress_at", "finished_at", "deadline_at"),
     *("due_by", "asked_for"),
-    *("next_run_at", "last_run_at", "updated_at", "started_at", "ended_at"),
+    *("next_run_at", "last_run_at", "updated_at", "started_at", "ended_at", "completed_at"),
 )
 
 
@@ -241,6 +241,21 @@ class Door(ABC):
 
     @abstractmethod
     def delete_calendar(self) -> None: ...
+
+    @abstractmethod
+    def set_batch(self, name: str, **fields: Any) -> Job:
+        """Create, change or seal a batch, with the fields of the request."""
+
+    @abstractmethod
+    def batch(self, name: str) -> Job: ...
+
+    @abstractmethod
+    def batches(self) -> list[str]:
+        """The names of all batches of the store."""
+
+    @abstractmethod
+    def delete_batch(self, name: str, *, if_reserved: str = "cancel") -> int:
+        """Returns how many jobs were cancelled."""
 
     @abstractmethod
     def pass_time(self, seconds: float) -> None:

@@ -11,6 +11,7 @@ import msgspec.json
 from prometheus_client import generate_latest
 
 from deferd.api.job_responses import delivery, job
+from deferd.api.routes.batches import shown_batch
 from deferd.api.routes.topics import group_view
 from deferd.contract.bulk_model import CancelSelected, RescheduleSelected
 from deferd.contract.errors import DeferdError
@@ -24,6 +25,7 @@ from deferd.contract.model import (
     PutJob,
     TopicSettings,
 )
+from deferd.contract.operations.batches import PutBatchOfJobs
 from deferd.contract.operations.schedules_and_calendars import PutCalendar, PutSchedule
 from deferd.engine import metrics
 from deferd.engine.engine import Engine
@@ -239,6 +241,32 @@ class EngineDoor(Door):
 
     def delete_calendar(self) -> None:
         self._run(self._engine.calendars.delete(self.topic))
+
+    def set_batch(self, name: str, **fields: Any) -> Job:
+        before = self._run(self._engine.batches.find(name))
+        call = self._engine.batches.put(name, PutBatchOfJobs.model_validate(fields), before)
+        return Job.of(shown_batch(self._run(call)[0]).fields)
+
+    def batch(self, name: str) -> Job:
+        return Job.of(shown_batch(self._run(self._engine.batches.get(name))).fields)
+
+    def batches(self) -> list[str]:
+        names, cursor = [], None
+        while True:
+            page, cursor = self._run(self._engine.batches.page(cursor, 2, None))
+            names += [batch.name for batch in page]
+            if cursor is None:
+                return names
+
+    def delete_batch(self, name: str, *, if_reserved: Any = "cancel") -> int:
+        async def delete() -> tuple[int, bool]:
+            batches = self._engine.batches
+            return await batches.delete(await batches.get(name), None, if_reserved)
+
+        cancelled, is_deleted = self._run(delete())
+        assert is_deleted
+        done: int = cancelled
+        return done
 
     def pass_time(self, seconds: float) -> None:
         assert self._engine.clock is not None

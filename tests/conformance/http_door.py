@@ -24,6 +24,8 @@ _STATUSES = {
     "schedule_exists": 412,
     "calendar_not_found": 404,
     "task_not_found": 404,
+    "batch_not_found": 404,
+    "batch_sealed": 409,
 }
 
 
@@ -205,6 +207,26 @@ class HttpDoor(Door):
 
     def delete_calendar(self) -> None:
         self._call("DELETE", f"/calendars/{self.topic}")
+
+    def set_batch(self, name: str, **fields: Any) -> Job:
+        return Job.of(self._call("PUT", f"/batches/{name}", fields))
+
+    def batch(self, name: str) -> Job:
+        return Job.of(self._call("GET", f"/batches/{name}"))
+
+    def batches(self) -> list[str]:
+        names, cursor = [], None
+        while True:
+            page = self._call("GET", "/batches", limit=2, cursor=cursor)
+            names += [batch["name"] for batch in page["batches"]]
+            if (cursor := page["next_cursor"]) is None:
+                return names
+
+    def delete_batch(self, name: str, *, if_reserved: str = "cancel") -> int:
+        deleted = self._call("DELETE", f"/batches/{name}", if_reserved=if_reserved)
+        assert deleted["deleted"]
+        cancelled: int = deleted["cancelled"]
+        return cancelled
 
     def pass_time(self, seconds: float) -> None:
         self._call("POST", "/testing/clock", {"advance": seconds})

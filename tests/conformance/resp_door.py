@@ -13,7 +13,7 @@ import redis
 from tests.conformance.door import Job, Refused
 from tests.conformance.http_door import HttpDoor
 
-_TEXTS = ("group", "on_conflict", "conflict_with", "if_reserved", "durability", "traceparent")
+_TEXTS = ("group", "on_conflict", "conflict_with", "if_reserved", "durability", "traceparent", "batch")
 _COUNTS = ("max_attempts", "max_items", "priority")
 
 

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import count
 from typing import Any
 
 import pytest
 
-from deferd.engine.redis_keys import Keys
-from tests.conformance.conftest import SHARDS
 from tests.conformance.door import Door, Job, also_eager, on_batches, on_topics, one_partition, refused
+from tests.conformance.shards import beside
 
 pytestmark = one_partition
-
-
-def beside(door: Door, *, same_shard: bool = True) -> str:
-    """A topic in the shard of the test's, or in another one."""
-    keys = Keys(SHARDS)
-    names = (f"{door.topic}.{number}" for number in count())
-    return next(name for name in names if (keys.shard_of(name) == keys.shard_of(door.topic)) is same_shard)
 
 
 def ended(door: Door, topic: str) -> list[Job]:
@@ -248,6 +239,20 @@ def test_a_full_topic_gets_it_all_the_same(door: Door) -> None:
     door.set_topic(max_jobs=1)
     door.finish("a", held["receipt"])
     assert [job["body"]["id"] for job in door.pop_all()] == ["a"]
+
+
+@on_topics
+def test_runs_of_a_schedule_have_ends_but_for_one_that_is_withdrawn(door: Door) -> None:
+    topic = beside(door)
+    first = door.put_schedule(every=3600, overlap="replace", job={"on_end": {"topic": topic}})["next_job"]
+    door.pass_time(3601)
+    second = door.schedule()["next_job"]
+    door.pass_time(3600)
+    assert outcomes(door, topic) == [(first, "cancelled")]
+    door.schedule("delete")
+    held = door.pop_one()
+    door.finish(held["id"], held["receipt"])
+    assert outcomes(door, topic) == [(second, "finished")]
 
 
 def test_a_finish_that_puts_jobs_is_an_end(door: Door) -> None:

@@ -17,6 +17,8 @@ OF_THE_CONTRACT: list[errors.DeferdError] = [
     errors.ScheduleNotFound("nightly"),
     errors.ScheduleExists("nightly"),
     errors.CalendarNotFound("office"),
+    errors.BatchNotFound("import-42"),
+    errors.BatchSealed("import-42"),
     errors.PushNotFound("orders.close"),
     errors.TopicPushed("orders.close"),
     errors.TaskNotFound("5f0c9a3be7d2481c"),

@@ -26,6 +26,7 @@ from deferd.api.job_responses import written_deliveries
 from deferd.api.openapi import document
 from deferd.api.responses import JsonResponse
 from deferd.api.routes import (
+    batches,
     deliveries,
     events,
     history,
@@ -84,7 +85,7 @@ PAGES = [
 
 _LOG = logging.getLogger(__name__)
 _MODULES = (
-    *(jobs, deliveries, topics, push, schedules_and_calendars, inspection),
+    *(jobs, deliveries, topics, push, batches, schedules_and_calendars, inspection),
     *(history, now, events, tasks, relays, system),
 )
 """In the order of the OpenAPI document."""

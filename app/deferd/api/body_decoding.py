@@ -53,6 +53,7 @@ from deferd.engine.script_arguments import (
     PutBounds,
     WindowAndSpread,
     add_put_fields,
+    all_tags,
     conflict_code,
     encode_bury,
     encode_release,
@@ -127,6 +128,7 @@ _TOPIC = re.compile(limits.TOPIC_PATTERN)
 _TRACEPARENT = re.compile(TRACEPARENT_PATTERN)
 _TAG = re.compile(limits.TAG_PATTERN)
 _GROUP = re.compile(limits.GROUP_PATTERN)
+_BATCH = re.compile(limits.BATCH_NAME_PATTERN)
 _HEADER_TEXT = re.compile(limits.HEADER_TEXT_PATTERN)
 _DURABILITIES = frozenset((None, *get_args(DurabilityLevel)))
 
@@ -155,6 +157,7 @@ class _PutFields(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     max_wait: Annotated[float, Meta(ge=0.001, le=limits.DELAY_MAX_S)] | None = None
     max_items: Annotated[int, Meta(ge=1, le=limits.ITEMS_MAX)] | None = None
     unique_for: Annotated[float, Meta(ge=0.001, le=limits.RETAIN_MAX_S)] | None = None
+    batch: str | None = None
     traceparent: str | None = None
 
 
@@ -267,7 +270,7 @@ def _decode_put(raw: bytes, key: Bounds, bounds: PutBounds, traceparent: str | N
         raise UnusualError
     [nonce] = new_nonces(1)
     job = start + nonce + end + stored_json(put.body)
-    return EncodedPut(put.topic, put.id, put.durability, job, to_place, put.tags or (), has_new_id)
+    return EncodedPut(put.topic, put.id, put.durability, job, to_place, all_tags(put), has_new_id, put.batch)
 
 
 def _decode_batch(raw: bytes, key: Bounds, bounds: PutBounds) -> EncodedBatch:
@@ -294,7 +297,9 @@ def _decode_batch(raw: bytes, key: Bounds, bounds: PutBounds) -> EncodedBatch:
             raise UnusualError
         start, end, to_place = encoded
         job = b"".join((start, nonce, end, stored_json(put.body)))
-        jobs.append(EncodedPut(put.topic, job_id, put.durability, job, to_place, put.tags or (), put.id is None))
+        jobs.append(
+            EncodedPut(put.topic, job_id, put.durability, job, to_place, all_tags(put), put.id is None, put.batch)
+        )
     return EncodedBatch(jobs)
 
 
@@ -360,6 +365,8 @@ def _check_terms(put: _Put) -> None:
     if (waits and put.on_conflict == "reject") or (put.max_items is not None and not appends):
         raise UnusualError
     if put.max_wait is not None and (put.on_conflict in {"reject", "keep"} or put.max_wait < (put.delay or 0)):
+        raise UnusualError
+    if put.batch is not None and (appends or waits or _BATCH.fullmatch(put.batch) is None):
         raise UnusualError
     if put.traceparent is not None and _TRACEPARENT.fullmatch(put.traceparent) is None:
         raise UnusualError

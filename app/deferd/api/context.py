@@ -63,6 +63,15 @@ class RequestContext:
         usage = self.admission.usage
         return _NO_QUOTA if usage is None else usage.room_for(jobs)
 
+    async def check_batches(self, jobs: Sequence[PutJob | EncodedPut]) -> None:
+        """Before a put. Raises Forbidden unless the key is for the topics into which the batches of these jobs put."""
+        if self.admission.visible_topics is None:
+            return
+        for name in {job.batch for job in jobs}:
+            batch = None if name is None else await self.engine.batches.find(name)
+            if batch is not None:
+                self.admission.check_topic(batch.topic)
+
     def room_for_schedule(self, schedule: PutSchedule) -> AbstractContextManager[None]:
         """Around a put of a schedule. Raises RateLimited when the key's quota has no room for it and its next run."""
         usage = self.admission.usage

@@ -80,6 +80,7 @@ def _rare_fields(record: JobRecord) -> dict[str, Any]:
         "traceparent": record.traceparent,
         "headers_or_none": record.headers,
         "group": record.group,
+        "batch": record.batch,
         "due_by": instant_or_none(record.due_by_ms),
         "followed_by": None if record.followed_by is None else _follow_up(record.followed_by),
         "progress": None if record.progress is None else Raw(record.progress.encode()),
@@ -183,11 +184,12 @@ _GAPS = (
     _Gap("h", "headers_or_none", lambda record: encode(record.headers), Raw(b"%b")),
     _Gap("gr", "group", lambda record: (record.group or "").encode()),
     _Gap("l", "deadline_at", lambda record: instant_bytes(record.deadline_at_ms or 0)),
+    _Gap("ba", "batch", lambda record: (record.batch or "").encode()),
     _Gap("w", "due_by", lambda record: instant_bytes(record.due_by_ms or 0)),
     _Gap("y", "items", lambda record: b"%d" % record.items, Raw(b"%b")),
 )
 """In the order of the attributes."""
-_EXAMPLES: dict[str, Any] = {"sh": 1, "c": "-", "g": ["-"], "h": {"-": ""}, "gr": "-", "w": 1, "y": 1}
+_EXAMPLES: dict[str, Any] = {"sh": 1, "c": "-", "g": ["-"], "h": {"-": ""}, "gr": "-", "ba": "-", "w": 1, "y": 1}
 """Values of those keys whose value is not a part of the shape."""
 _SHAPING_KEYS = PLAIN_KEYS | {"l", "u", "wi", "sp", "pr", "oe"}
 """Further keys of usual jobs, with few different values: deadline, `unique_for`, window, spread and priority; `on_end`

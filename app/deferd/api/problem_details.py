@@ -120,6 +120,8 @@ ROWS: dict[type[errors.DeferdError], Row] = {
     errors.ScheduleNotFound: Row(404, "There is no such schedule"),
     errors.ScheduleExists: Row(412, "The schedule exists"),
     errors.CalendarNotFound: Row(404, "There is no such calendar"),
+    errors.BatchNotFound: Row(404, "There is no such batch"),
+    errors.BatchSealed: Row(409, "The batch is sealed"),
     errors.TaskNotFound: Row(404, "There is no such task"),
     errors.PushNotFound: Row(404, "The topic is not pushed"),
     errors.TopicPushed: Row(409, "The topic is pushed"),
@@ -154,7 +156,7 @@ _WRONG_TYPE = "another program has damaged a key of the store that this call nee
 BY_CODE: dict[str, Row] = {kind.code: row for kind, row in ROWS.items()} | {INTERNAL_CODE: INTERNAL}
 
 _FACTS = (
-    *("topic", "calendar", "job_id", "schedule", "task", "limit_bytes", "max_jobs", "durability", "available"),
+    *("topic", "calendar", "batch", "job_id", "schedule", "task", "limit_bytes", "max_jobs", "durability", "available"),
     *("state", "until"),
 )
 """The attributes of errors that their documents show."""

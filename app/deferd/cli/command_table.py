@@ -45,6 +45,8 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "pause": Entry("topics.topics", "stop handing out the jobs of a topic"),
         "resume": Entry("topics.topics", "hand out the jobs of a topic again"),
         "push": Entry("topics.push", "send the jobs of a topic to a URL: set, get, remove, test, listen"),
+        "batches": Entry("topics.batches", "list all batches, which put a job when all their jobs have ended"),
+        "batch": Entry("topics.batches", "show, set, seal or delete a batch"),
         "schedules": Entry("topics.schedule_commands", "jobs that are put again and again: list, put, preview, sync"),
         "calendars": Entry("topics.schedule_commands", "list all calendars, opening hours under names"),
         "calendar": Entry("topics.schedule_commands", "show, set or delete a calendar"),

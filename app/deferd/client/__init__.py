@@ -11,6 +11,7 @@ from deferd.client.put_options import PutDefaults, PutOptions
 from deferd.client.request_body import Backoff, JobRef, OpeningHours, WindowDict
 from deferd.client.scheduling import ScheduledJobOptions, ScheduleOptions
 from deferd.contract.operations.audits import StoreAudit, TopicAudit
+from deferd.contract.operations.batches import Batch
 from deferd.contract.operations.bulk import Became, BulkResult, CancelUndone, RepeatedError, SampleJob, Task
 from deferd.contract.operations.bulk import DryRun as Preview
 from deferd.contract.operations.events import Change, FieldChange, JobEvent
@@ -48,6 +49,7 @@ __all__ = [
     "AsyncClient",
     "AsyncJob",
     "Backoff",
+    "Batch",
     "Became",
     "BlockingJob",
     "BoundJob",

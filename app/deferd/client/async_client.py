@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from deferd.client.async_transport import AsyncTransport
+from deferd.client.batches import BatchMethods
 from deferd.client.batching import AsyncBatching, Batching
 from deferd.client.bulk import BulkMethods
 from deferd.client.consuming import ConsumerMethods
@@ -42,6 +43,7 @@ class ApiMethods(
     ConsumerMethods,
     TopicMethods,
     BulkMethods,
+    BatchMethods,
     ScheduleMethods,
     EventMethods,
     InspectionMethods,

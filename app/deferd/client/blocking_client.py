@@ -20,6 +20,7 @@ from deferd.client.topics import JobFilters
 from deferd.client.transport import HttpSettings
 from deferd.contract.errors import DeferdError
 from deferd.contract.model import JobState
+from deferd.contract.operations.batches import Batch
 from deferd.contract.operations.events import Change, JobEvent
 from deferd.contract.operations.jobs import Job, PutResult
 from deferd.contract.operations.schedules_and_calendars import Schedule
@@ -134,6 +135,9 @@ class Client:
     repair = _blocking(ApiMethods.repair)
     audit_store = _blocking(ApiMethods.audit_store)
     repair_store = _blocking(ApiMethods.repair_store)
+    set_batch = _blocking(ApiMethods.set_batch)
+    batch = _blocking(ApiMethods.batch)
+    delete_batch = _blocking(ApiMethods.delete_batch)
     put_schedule = _blocking(ApiMethods.put_schedule)
     schedule = _blocking(ApiMethods.schedule)
     delete_schedule = _blocking(ApiMethods.delete_schedule)
@@ -185,6 +189,10 @@ class Client:
         return _each(
             methods.events(topics, last=last, last_event_id=last_event_id, retry_for=retry_for, on_refusal=on_refusal)
         )
+
+    def batches(self) -> Iterator[Batch]:
+        """As AsyncClient.batches."""
+        return _each(self._methods.batches())
 
     def schedules(
         self, *, topic: str | None = None, paused: bool | None = None, prefix: str | None = None, jobs: bool = True

@@ -18,8 +18,17 @@ from deferd.client.put_options import check_put
 from deferd.client.request_body import JobRef, JobToPut, as_json, encode, job_fields
 from deferd.client.requests import ApiRequest, Read, reader_of, request_for
 from deferd.client.sender import Sender
-from deferd.contract.errors import FieldError, InvalidInput, JobExists, JobNotFound, JobReserved, PayloadTooLarge
+from deferd.contract.errors import (
+    BatchSealed,
+    FieldError,
+    InvalidInput,
+    JobExists,
+    JobNotFound,
+    JobReserved,
+    PayloadTooLarge,
+)
 from deferd.contract.fields import PLACING, POLICY, Kind
+from deferd.contract.limits import BATCH_TAG
 from deferd.contract.model import DurabilityLevel
 from deferd.contract.operations import jobs as operations
 from deferd.contract.operations.jobs import FINISH_JOB, GET_JOB, Cancelled, Delivery, Job, PutResult, read_backoff
@@ -30,7 +39,7 @@ IfReserved = Literal["cancel", "refuse"]
 FollowUp = Literal["cancel", "keep"]
 TRACEPARENT: ContextVar[str | None] = ContextVar("deferd_traceparent", default=None)
 """The W3C trace context of puts that name none: a worker sets it to that of the job it handles."""
-_EQUAL_FIELDS = (*(field.name for field in POLICY if field.kind in {Kind.COUNT, Kind.TEXT}), "traceparent")
+_EQUAL_FIELDS = (*(field.name for field in POLICY if field.kind in {Kind.COUNT, Kind.TEXT}), "traceparent", "batch")
 _LABELS = ("tags", "headers", "group", "priority")
 """Fields that are as good as left out when they are empty or 0."""
 _DURATIONS = (
@@ -103,6 +112,12 @@ async def put_once(
             # The refusal was as durable as the put asks for, and the stored job with it.
             durability = outcome.error.durability
             return replace(stored, durability=durability)
+    if outcome.doubtful and isinstance(outcome.error, BatchSealed):
+        text = (
+            f"a response to the put of {fields['topic']}/{fields['id']} was lost; at the next attempt its batch was "
+            "sealed and the job not there: it may have been put, and have ended since"
+        )
+        raise NoAnswer(text) from outcome.error
     return outcome.result()
 
 
@@ -226,6 +241,9 @@ def matches_put(stored: Job, fields: Mapping[str, Any]) -> bool:
     if "backoff" in wanted and stored.backoff != read_backoff(wanted["backoff"]):
         return False
     found = stored.fields
+    if stored.batch is not None:  # the service has added its tag
+        found["tags"] = [tag for tag in stored.tags if tag != BATCH_TAG + stored.batch]
+        wanted["tags"] = [tag for tag in wanted.get("tags") or () if tag != BATCH_TAG + stored.batch]
     if any(_differ(found.get(name), wanted[name]) for name in _DURATIONS if name in wanted):
         return False
     if any((found.get(name) or None) != (wanted[name] or None) for name in _LABELS if name in wanted):

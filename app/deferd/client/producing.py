@@ -55,6 +55,8 @@ class ProducerMethods:
         Raises:
             TypeError: an option is unknown.
             InvalidInput: a value is out of its bounds, or both `delay` and `run_at` are given.
+            BatchNotFound, BatchSealed, DifferentShard: there is no such `batch`, it takes no more jobs, or it is in
+                another shard of the store than the topic.
             JobExists: the id is taken and `on_conflict` is `reject`, or `unique_for` keeps it taken. `state` and
                 `until` of the error say by what, and for how long.
             JobReserved: the id is taken, `on_conflict` is `replace` and a consumer holds the job.

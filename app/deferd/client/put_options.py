@@ -63,6 +63,9 @@ class PutOptions(PutDefaults, total=False):
     """The producer's own id for the job, unique within its topic. Left out: the client makes one."""
     run_at: datetime | None
     """When the job is due, instead of `delay`: a datetime with a zone, at most 10 years ahead. The past means now."""
+    batch: str | None
+    """The batch that the job is part of (see `Client.set_batch`), which must exist and not be sealed. It has the tag
+    ``batch:NAME`` as well."""
     traceparent: str | None
     """The W3C trace context of the put. Left out inside a worker's handler: that of the handler's job."""
 

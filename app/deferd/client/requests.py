@@ -245,6 +245,8 @@ _BY_CODE: dict[str, _MakeError] = {
     "schedule_not_found": lambda problem, _, __: errors.ScheduleNotFound(problem["schedule"]),
     "schedule_exists": lambda problem, _, __: errors.ScheduleExists(problem["schedule"]),
     "calendar_not_found": lambda problem, _, __: errors.CalendarNotFound(problem["calendar"]),
+    "batch_not_found": lambda problem, _, __: errors.BatchNotFound(problem["batch"]),
+    "batch_sealed": lambda problem, _, __: errors.BatchSealed(problem["batch"]),
     "push_not_found": lambda problem, _, __: errors.PushNotFound(problem["topic"]),
     "topic_pushed": lambda problem, _, __: errors.TopicPushed(problem["topic"]),
     "task_not_found": lambda problem, _, __: errors.TaskNotFound(problem["task"]),

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from deferd.console.json_text import Members, compact, pretty
 from deferd.contract.fields import POLICY
+from deferd.contract.limits import BATCH_TAG
 from deferd.contract.model import Labelled
 
 _LABELS = tuple(Labelled.model_fields)
@@ -26,6 +27,8 @@ def put_fields(job: Members, *, with_id: bool, now_ms: int) -> Members:
         fields.append(("run_at", due_at))
     for name in (*_LABELS, *(field.name for field in POLICY), *_OTHERS):
         value = job.get(name)
+        if name == "tags" and isinstance(value, list):  # the batch may be sealed, so its tag is left out with it
+            value = [tag for tag in value if tag != f"{BATCH_TAG}{job.get('batch')}"] or None
         if value is not None or name in _NONE_IS_SHOWN:
             fields.append((name, value))
     return fields

@@ -12,6 +12,7 @@
     │   ├── TopicNotFound   topic_not_found     nothing was ever put into it or set for it
     │   ├── ScheduleNotFound schedule_not_found no schedule has this name
     │   ├── CalendarNotFound calendar_not_found no calendar has this name
+    │   ├── BatchNotFound    batch_not_found    no batch has this name
     │   ├── TaskNotFound     task_not_found     no task has this id, or it ended a week ago
     │   └── PushNotFound     push_not_found     the topic's jobs are not pushed
     ├── Conflict
@@ -19,6 +20,7 @@
     │   ├── JobReserved     job_reserved        a consumer holds the job
     │   └── ReceiptStale    receipt_stale       the receipt is not the one of the live delivery
     ├── ScheduleExists      schedule_exists     the name is taken, and only a new schedule was to be created
+    ├── BatchSealed         batch_sealed        the batch takes no more jobs
     ├── TopicPushed         topic_pushed        the topic's jobs are pushed, so they cannot be popped
     ├── JobCancelled        job_cancelled       the job was cancelled during the delivery
     ├── DurabilityUnavailable durability_unavailable the store cannot give the requested durability
@@ -152,6 +154,26 @@ class CalendarNotFound(NotFound):
         super().__init__(f"there is no calendar {calendar!r}")
 
 
+class BatchNotFound(NotFound):
+    """There is no batch with this name; one that is completed is kept for a day."""
+
+    code = "batch_not_found"
+
+    def __init__(self, batch: str) -> None:
+        self.batch = batch
+        super().__init__(f"there is no batch {batch!r}: put it first with PUT /batches/{batch}")
+
+
+class BatchSealed(DeferdError):
+    """The batch is sealed, so no more jobs can be put into it. Nothing was stored."""
+
+    code = "batch_sealed"
+
+    def __init__(self, batch: str) -> None:
+        self.batch = batch
+        super().__init__(f"batch {batch!r} is sealed: it takes no more jobs")
+
+
 class TaskNotFound(NotFound):
     """There is no task with this id; one that has ended is kept for a week."""
 
@@ -270,7 +292,10 @@ class DurabilityUnavailable(DeferdError):
 
 
 class DifferentShard(DeferdError):
-    """A finish should put a job into `topic`, which is in another shard of the store. Nothing was done."""
+    """A job should be put into `topic`, which is in another shard of the store than what it belongs to.
+
+    That is the job whose finish puts it, or its batch. Nothing was done.
+    """
 
     code = "different_shard"
 

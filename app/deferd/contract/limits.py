@@ -76,6 +76,16 @@ REPLICAS_MAX = 9
 DURABILITY_PATTERN = rf"^(memory|fsync|replicated:[1-{REPLICAS_MAX}])$"
 
 BATCH_MAX = 1000
+BATCH_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,57}$"
+"""Of a batch of jobs that are counted together. Its tag is the name behind BATCH_TAG, so that is a valid tag."""
+BATCH_NAME_LENGTH = 58
+BATCH_TAG = "batch:"
+BATCH_JOBS_MAX = 1_000_000_000
+BATCH_KEPT_S = 86_400
+"""How long a completed batch is kept."""
+BATCHES_OPEN_MAX = 100_000
+BATCHES_COMPLETED_MAX = 100_000
+"""In one shard."""
 CHAINED_PUTS_MAX = 10
 ITEMS_MAX = 10_000
 WAIT_MAX_S = 60

@@ -417,6 +417,30 @@ UniqueFor = Annotated[
     ),
     AfterValidator(_has_an_id),
 ]
+
+
+def _is_one_job(batch: str, info: ValidationInfo) -> str:
+    if info.data.get("on_conflict") == "append" or info.data.get("if_reserved") == "after":
+        raise ValueError("must be left out with `append` and `after`: a batch counts jobs of one put each")
+    return batch
+
+
+BatchName = Annotated[
+    str,
+    StringConstraints(pattern=limits.BATCH_NAME_PATTERN),
+    Field(description="Name of the batch.", examples=["import-42"]),
+]
+BatchOfPut = Annotated[
+    str,
+    StringConstraints(pattern=limits.BATCH_NAME_PATTERN),
+    Field(
+        description="The batch that the job is part of, which must exist (404 `batch_not_found`) and not be sealed "
+        "(409 `batch_sealed`). It counts the job when it ends, and puts one job when all have ended. The job has the "
+        f"tag `{limits.BATCH_TAG}NAME` as well. Not with `on_conflict` `append` or `if_reserved` `after`.",
+        examples=["import-42"],
+    ),
+    AfterValidator(_is_one_job),
+]
 FollowUp = Annotated[
     Literal["cancel", "keep"],
     Field(
@@ -472,6 +496,7 @@ class PutJob(_When, JobPolicy, Labelled):
     max_wait: MaxWait | None = None
     max_items: MaxItems | None = None
     unique_for: UniqueFor | None = None
+    batch: BatchOfPut | None = None
     traceparent: Traceparent | None = None
     durability: Durability | None = Field(
         default=None,

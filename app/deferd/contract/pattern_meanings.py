@@ -12,6 +12,7 @@ _MEANINGS: Final = {
     model.TRACEPARENT_PATTERN: "four lower-case hexadecimal numbers separated by -: version, trace, span, flags",
     limits.DURABILITY_PATTERN: f"memory, fsync, or replicated:N with N from 1 to {limits.REPLICAS_MAX}",
     limits.TAG_PATTERN: f"1 to {limits.TAG_LENGTH} of A-Z a-z 0-9 . _ : -, the first a letter or digit",
+    limits.BATCH_NAME_PATTERN: f"1 to {limits.BATCH_NAME_LENGTH} of A-Z a-z 0-9 . _ : -, the first a letter or digit",
     limits.TOPIC_SELECTOR_PATTERN: f"a topic, or a pattern of 1 to {limits.TOPIC_LENGTH} characters with *",
     limits.HEADER_TEXT_PATTERN: "no control characters",
     TIME_PATTERN: "a time of day, HH:MM",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
-from deferd.contract.errors import DifferentShard, StoreUnavailable
+from deferd.contract.errors import BatchNotFound, DifferentShard, StoreUnavailable
 from deferd.contract.model import PutJob
 from deferd.contract.operations.jobs import PutResult
 from deferd.engine.deliveries import CANCELLED, NOT_FOUND, OK
@@ -24,7 +24,7 @@ from deferd.engine.placement import (
     read_terms,
     until_done,
 )
-from deferd.engine.puts import flow_refusal_of, refusal, result_of
+from deferd.engine.puts import WhyNoBatch, flow_refusal_of, refusal, result_of
 from deferd.engine.record import Receipt
 from deferd.engine.redis_keys import Keys
 from deferd.engine.script_arguments import NO_BOUNDS, EncodedFinish, EncodedPut, PutBounds, encode_finish, encode_put
@@ -83,7 +83,10 @@ class ChainedPuts:
         placer: DueTimePlacer,
         partitions: PartitionStore,
         durable_calls: DurableCalls,
+        *,
+        why_no_batch: WhyNoBatch,
     ) -> None:
+        self._why_no_batch = why_no_batch
         self._scripts = scripts
         self._keys = keys
         self._placer = placer
@@ -106,6 +109,7 @@ class ChainedPuts:
         Raises, when nothing was done:
             DifferentShard: a put belongs into another shard than the job.
             JobExists, JobReserved, TopicFull, PayloadTooLarge, DurabilityUnavailable: one of the puts would be refused.
+            BatchNotFound, BatchSealed: so would one because of its batch.
             InvalidInput: a zone or calendar of a put's window is unknown, or that never opens; or a put has a group or
                 a priority, and its topic several partitions.
         """
@@ -208,7 +212,9 @@ class ChainedPuts:
             return None
         if outcome == REFUSED:
             number, index, why, max_jobs = rest
-            raise refusal(groups[number - 1].puts[index - 1], why, max_jobs, call.bounds)
+            put = groups[number - 1].puts[index - 1]
+            error = refusal(put, why, max_jobs, call.bounds)
+            raise await self._why_no_batch(error.batch, put.topic) if isinstance(error, BatchNotFound) else error
         code, results, run_times = rest
         return _read(code, results, groups, call, reached)._replace(run_times=run_times)
 

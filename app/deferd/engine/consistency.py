@@ -46,6 +46,7 @@ _SHARD_KEY_TYPES = {
     "schedules": "zset",
     "schedule_due": "zset",
     "earlier_runs": "zset",
+    "batches": "zset",
     "push": "hash",
     "partitioned": "hash",
 }
@@ -425,11 +426,12 @@ async def _check_shard(
         cursor: bytes | int = 0
         while cursor != b"0":
             reply = await _paced(scripts.run("audit_names", names[:2], (where, cursor, _STEP)))
-            cursor, topics, strays, settings, of_tags, lists, schedules = reply
+            cursor, topics, strays, settings, of_tags, lists, schedules, batches = reply
             if of_tags:
                 await _check_tags(scripts, [*map(text, of_tags), all_names[-1]], report)
             if schedules:
                 await check_schedules(shard, list(map(text, schedules)))
+            await _check_batches(scripts, keys.of_shard(shard, "batches"), batches, report)
             if lists:
                 await _check_lists(scripts, keys, shard, list(map(text, lists)), report)
             # Lists of topics leave out those whose settings cannot be read.
@@ -445,6 +447,14 @@ async def _check_shard(
                     report.stray_count += 1
                     if len(report.stray_keys) < _EXAMPLES_MAX:
                         report.stray_keys.append(stray)
+
+
+async def _check_batches(scripts: Scripts, key: str, names: list[bytes], report: StoreReport) -> None:
+    """Check batches by their names; `key` is the list of those of the shard."""
+    if names:
+        args: list[int | str] = [int(report.repaired), *map(text, names)]
+        for one in _read_findings(await _paced(scripts.run("audit_batches", [key], args))):
+            report.findings.add(one)
 
 
 async def _check_tags(scripts: Scripts, keys: list[str], report: StoreReport) -> None:

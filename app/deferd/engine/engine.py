@@ -9,6 +9,7 @@ from collections.abc import Callable
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine import metrics
 from deferd.engine.activity_list import ActivityList
+from deferd.engine.batches import Batches
 from deferd.engine.bulk_actions import BulkActions
 from deferd.engine.calendars import Calendars
 from deferd.engine.cancels import Cancels
@@ -112,7 +113,14 @@ class Engine:
         failure_domain = keys.shard_of if store.cluster else lambda _topic: 0
         throttle = BulkThrottle(failure_domain)
         durable_calls = DurableCalls(store, keys, embedded=embedded)
-        self.puts = Puts(PutSender(self._scripts, keys, self.placer, self.partitions, durable_calls), labels, throttle)
+        self.bulk = BulkActions(self._scripts, keys, labels, throttle, usage=self.usage, partitions=self.partitions)
+        self.batches = Batches(self._scripts, keys, self.bulk)
+        self.puts = Puts(
+            PutSender(self._scripts, keys, self.placer, self.partitions, durable_calls),
+            labels,
+            throttle,
+            why_no_batch=self.batches.why_not_here,
+        )
         self.cancels = Cancels(
             self._scripts, keys, labels, throttle, partitions=self.partitions, durable_calls=durable_calls
         )
@@ -125,7 +133,14 @@ class Engine:
             keys,
             labels,
             puts=self.puts,
-            chained=ChainedPuts(self._scripts, keys, self.placer, self.partitions, durable_calls),
+            chained=ChainedPuts(
+                self._scripts,
+                keys,
+                self.placer,
+                self.partitions,
+                durable_calls,
+                why_no_batch=self.batches.why_not_here,
+            ),
             placer=self.placer,
             partitions=self.partitions,
             bulk_throttle=throttle,
@@ -133,7 +148,6 @@ class Engine:
         )
         self.waits = JobWaits(self.queue, self._scripts, keys, self.partitions)
         self.push = PushStore(self._scripts, keys, self.queue, labels.label)
-        self.bulk = BulkActions(self._scripts, keys, labels, throttle, usage=self.usage, partitions=self.partitions)
         self.undos = Undos(self._scripts, keys, labels, throttle, self.partitions)
         self.activity = ActivityList(self._scripts, keys)
         run_windows = RunWindows(self.placer)
@@ -149,7 +163,6 @@ class Engine:
             dead_retention_ms=dead_retention_ms,
         )
         self.sweeps = TopicSweeps(self._scripts, keys, labels, self.dead_jobs, self.partitions)
-        self.groups = Groups(self._scripts, keys, self.shelf)
         self.topics = Topics(self._scripts, keys, self.placer, self.partitions)
         self.redriven_jobs = RedrivenJobs(self._scripts, keys, self.partitions, self.sweeps)
         self.task_actions = TaskActions(self._scripts, keys, self.bulk, self.sweeps, throttle)
@@ -235,6 +248,7 @@ class Engine:
             Acknowledgements(scripts, keys),
         )
         self.system = SystemReader(store, scripts, keys, self.shelf)
+        self.groups = Groups(scripts, keys, self.shelf)
 
     async def start(self) -> None:
         """Start the timers and the subscription to the store's messages.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from itertools import chain, groupby
@@ -14,6 +14,10 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from deferd.contract.errors import (
+    BatchNotFound,
+    BatchSealed,
+    DeferdError,
+    DifferentShard,
     DurabilityUnavailable,
     FieldError,
     InvalidInput,
@@ -44,6 +48,7 @@ from deferd.store.durability_levels import FSYNC, MEMORY, is_replicated, level_n
 _CREATED, _KEPT, _REPLACED, _EXISTS, _HELD, _FULL = 1, 2, 3, -1, -2, -3
 _IN_PARTITIONS = -5
 """A job with a group or a priority is for a topic with several partitions: no such put is sent to the script."""
+_NO_BATCH, _SEALED = -6, -7
 _APPENDED, _FOLLOWS, _FOLLOW_UP_KEPT, _FOLLOW_UP_REPLACED, _FOLLOW_UP_APPENDED, _TOO_LARGE = 4, 5, 6, 7, 8, -4
 Outcome = Literal["created", "kept", "replaced", "appended", "follow_up"]
 _OUTCOMES: dict[int, tuple[Outcome, int]] = {
@@ -63,8 +68,11 @@ _REFUSALS: dict[int, tuple[str, int]] = {
     _HELD: (JobReserved.code, 409),
     _FULL: (TopicFull.code, 429),
     _IN_PARTITIONS: (InvalidInput.code, 422),
+    _NO_BATCH: (BatchNotFound.code, 404),
+    _SEALED: (BatchSealed.code, 409),
 }
 """The same for a job that is not stored: the code of the error, and the status."""
+_STATUS_OF_OTHER_SHARD = 422
 _WITH_RECORD = 5
 """How many values the script returns for a job whose record is one of them."""
 _BEGUN_AT_ONCE = 50
@@ -78,6 +86,10 @@ KEPT_BYTES = 1024 * 1024
 StoredPut = tuple[int, Any, str]
 """What a store call returns for one of its jobs: see `Puts._send`."""
 _PutCommit = GroupCommit[EncodedPut, StoredPut]
+
+
+WhyNoBatch = Callable[[str, str], Awaitable[DeferdError]]
+"""Returns why the shard of a job does not have its batch, from the names of the batch and the topic."""
 
 
 class PutOutcome(msgspec.Struct, frozen=True, gc=False):
@@ -101,12 +113,14 @@ def outcome_of(put: EncodedPut, stored: StoredPut, bounds: PutBounds = NO_BOUNDS
 
 def refusal(
     put: EncodedPut, result: int | Sequence[Any], max_jobs: int, bounds: PutBounds, durability: str | None = None
-) -> TopicFull | JobReserved | JobExists | PayloadTooLarge | InvalidInput:
+) -> TopicFull | JobReserved | JobExists | PayloadTooLarge | InvalidInput | BatchNotFound | BatchSealed:
     """The error for a put that lua/put.lua refuses. `max_jobs` is the limit of the topic, 0 for none."""
     if not isinstance(result, int):
         return JobExists(put.topic, put.id, durability, JobState(result[1].decode()), result[2] or None)
     if result == _TOO_LARGE:
         return PayloadTooLarge(bounds.body_bytes, of_items=True)
+    if result in {_NO_BATCH, _SEALED}:
+        return (BatchNotFound if result == _NO_BATCH else BatchSealed)(put.batch or "")
     if result == _IN_PARTITIONS:
         return flow_refusal_of(put, ("body",))
     if result == _FULL:
@@ -136,8 +150,11 @@ def _read_follow_up(put: EncodedPut, result: Sequence[Any]) -> JobRecord:
 class Puts:
     """Single puts, which share store calls by group commit, and batches, which use `throttle`."""
 
-    def __init__(self, sender: PutSender, labels: metrics.TopicLabels, throttle: BulkThrottle) -> None:
+    def __init__(
+        self, sender: PutSender, labels: metrics.TopicLabels, throttle: BulkThrottle, *, why_no_batch: WhyNoBatch
+    ) -> None:
         self._sender = sender
+        self._why_no_batch = why_no_batch
         self._labels = labels
         self._throttle = throttle
         self._home = sender.partitions.known.home
@@ -159,21 +176,28 @@ class Puts:
             DurabilityUnavailable: the store does not support the durability. Nothing was stored.
             InvalidInput: a zone or calendar of its window is unknown, or that never opens; the job has a group or a
                 priority, and its topic several partitions; or the topic of its `on_end` has.
-            DifferentShard: the topic of its `on_end` is in another shard.
+            BatchNotFound, BatchSealed: its batch does not exist, or takes no more jobs.
+            DifferentShard: the topic of its `on_end`, or its batch, is in another shard.
         """
         put = spec if isinstance(spec, EncodedPut) else encode_put(spec, bounds)
         if put.to_place is not None:
             await self._sender.placer.check(put.to_place)
         home = self._home(put.topic, put.id)
         self._check_end(put, home, ("body",))
-        return outcome_of(put, await self._commit_of(put).submit(home, put), bounds)
+        stored = await self._commit_of(put).submit(home, put)
+        try:
+            return outcome_of(put, stored, bounds)
+        except BatchNotFound as exc:
+            raise await self._why_no_batch(exc.batch, put.topic) from None
 
     def add(self, put: EncodedPut, on_result: OnResult[StoredPut]) -> None:
         """As `put` for callers without a task, for a put that `may_add` allows; `outcome_of` reads the result."""
         self._commit_of(put).add(self._home(put.topic, put.id), put, on_result)
 
     def may_add(self, put: EncodedPut) -> bool:
-        """Whether `add` takes the put: its window needs no check, or has had one, and its end puts nothing."""
+        """Whether `add` takes it: its window needs no check, or has had one, and its end puts and counts nothing."""
+        if put.batch is not None:
+            return False
         to_place = put.to_place
         if put.end_topic is not None:
             return False
@@ -268,6 +292,12 @@ class Puts:
                 await slice_.end_if_over()
         return True
 
+    async def batches_elsewhere(self, jobs: Sequence[EncodedPut], replies: Sequence[Any]) -> set[str | None]:
+        """Of the batches that the shard of some jobs does not have, those that are in another one."""
+        missing = {job.batch: job for job, reply in zip(jobs, replies, strict=True) if reply == _NO_BATCH}
+        errors = {name: await self._why_no_batch(name or "", job.topic) for name, job in missing.items()}
+        return {name for name, error in errors.items() if isinstance(error, DifferentShard)}
+
     def count(self, topic: str, codes: Sequence[int]) -> None:
         """Count the outcomes of puts into a topic."""
         label = self._labels.label(topic)
@@ -292,7 +322,7 @@ def result_of(put: EncodedPut, reply: int | Sequence[Any], level: str) -> tuple[
         id=put.id,
         status=status,
         code=error_code,
-        durability=None if code in {_FULL, _TOO_LARGE, _IN_PARTITIONS} else level,
+        durability=level if code > 0 or code in {_EXISTS, _HELD} else None,
         state=state,
         until=None if until_ms is None else instant(until_ms),
         is_follow_up=code >= _FOLLOWS,
@@ -391,6 +421,7 @@ class _Batch:
             self._results.update(zip(indexes, created, strict=True))
             return
         codes = []
+        other_shards = await self._puts.batches_elsewhere(jobs, replies)
         for index, job, reply in zip(indexes, jobs, replies, strict=True):
             if isinstance(reply, StoreUnavailable):
                 self._results[index] = PutResult(topic=job.topic, id=job.id, status=503, code=reply.code)
@@ -398,6 +429,10 @@ class _Batch:
             self._note_record(index, reply)
             code, self._results[index] = result_of(job, reply, level)
             codes.append(code)
+            if code == _NO_BATCH and job.batch in other_shards:
+                self._results[index] = PutResult(
+                    topic=job.topic, id=job.id, status=_STATUS_OF_OTHER_SHARD, code=DifferentShard.code
+                )
         self._puts.count(topic, codes)
 
     def _by_durability(self, indexes: Sequence[int]) -> Iterable[tuple[str | None, Sequence[int]]]:

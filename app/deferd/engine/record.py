@@ -177,6 +177,7 @@ class JobRecord(msgspec.Struct, gc=False):
     placement: Placement = NOT_PLACED
     unique_for_ms: int = 0
     due_by_ms: int | None = None
+    batch: str | None = None
     items: int = 0
     """How many bodies appends have put into the array that is its body; 0 for other jobs."""
     progress: str | None = None
@@ -286,6 +287,8 @@ def read_extra(record: JobRecord, extra: dict[str, Any]) -> None:
         if attribute is not None:
             setattr(record, attribute, value)
     get = extra.get
+    if "ba" in extra:
+        record.batch = extra["ba"].partition(" ")[0]  # which batch of this name: see lua/lib/batches.lua
     if "wi" in extra or "sp" in extra or "sh" in extra:
         record.placement = Placement(get("wi", ""), get("sp", 0), get("sh", 0))
     if "s" in extra or "v" in extra or "a" in extra:

@@ -42,7 +42,7 @@ _BY_BACKOFF = -1
 _NO_ATTEMPT = 2**32 - 1
 """An attempt number that no delivery ever has."""
 _EXTRA_FIELDS = frozenset(
-    (*JobPolicy.model_fields, *Labelled.model_fields, "traceparent", "unique_for", "max_wait", "max_items")
+    (*JobPolicy.model_fields, *Labelled.model_fields, "traceparent", "unique_for", "max_wait", "max_items", "batch")
 )
 
 _LABEL_KEYS = {"tags": "g", "headers": "h", "group": "gr", "priority": "pr"}
@@ -86,6 +86,8 @@ class EncodedPut(msgspec.Struct, frozen=True, gc=False):
     """They are in `job`, too; here for quotas, which count their entries in the index."""
     has_new_id: bool = False
     """Whether the service made the id, which no other job can have."""
+    batch: str | None = None
+    """Its batch. It is in `job`, too; here for permissions, and to say in which shard it is."""
 
     @property
     def has_flow(self) -> bool:
@@ -164,8 +166,23 @@ def encode_put(spec: PutJob, bounds: PutBounds = NO_BOUNDS) -> EncodedPut:
         policy = policy_extra(spec)
         to_place = WindowAndSpread(policy.get("wi"), policy.get("sp"))
     return EncodedPut(
-        spec.topic, spec.id or new_id(), spec.durability, job, to_place, spec.tags or (), has_new_id=spec.id is None
+        spec.topic,
+        spec.id or new_id(),
+        spec.durability,
+        job,
+        to_place,
+        all_tags(spec),
+        has_new_id=spec.id is None,
+        batch=spec.batch,
     )
+
+
+def all_tags(put: Any) -> Sequence[str]:
+    """The tags of a put, with that of its batch. `put` has the fields of a PutJob."""
+    if put.batch is None:
+        return put.tags or ()
+    tag = limits.BATCH_TAG + put.batch
+    return [*(one for one in put.tags or () if one != tag), tag]
 
 
 def conflict_code(put: Any) -> int:
@@ -177,6 +194,8 @@ def conflict_code(put: Any) -> int:
         code += _AFTER
     if put.max_wait is not None:
         code += _HAS_MAX_WAIT
+    if put.batch is not None and not put.on_end:
+        code += _HAS_END
     return code + record_code(put)
 
 
@@ -215,8 +234,10 @@ def add_put_fields(extra: dict[str, Any], put: Any, bounds: PutBounds) -> None:
         extra["k"] = bounds.dead_retain_ms
     if put.traceparent is not None:
         extra["c"] = put.traceparent
-    if put.tags:
-        extra["g"] = put.tags
+    if put.batch is not None:
+        extra["ba"] = put.batch
+    if tags := all_tags(put):
+        extra["g"] = tags
     if put.headers:
         extra["h"] = put.headers
     if put.group is not None:

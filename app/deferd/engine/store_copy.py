@@ -17,13 +17,17 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
+import orjson
 from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import RedisError
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import JobState
 from deferd.engine.partition_store import PartitionStore
+from deferd.engine.partitions import topic_of
+from deferd.engine.record import read_record
 from deferd.engine.redis_keys import (
+    BATCH_PREFIX,
     CONSOLE_PREFIX,
     EVENTS_PREFIX,
     HISTORY_PREFIX,
@@ -37,6 +41,7 @@ from deferd.engine.redis_keys import (
     UNDO_PREFIX,
     Keys,
 )
+from deferd.engine.schedule_store import read_definition
 from deferd.engine.scripts import Scripts, observed
 from deferd.engine.shelf import Job, Shelf
 from deferd.engine.topic_list import TopicList, Totals
@@ -124,7 +129,9 @@ async def copy_store(
         before = await _inventory(source, from_shards)
         with _named(target):
             to_shards = await _prepare(target, shards, layout)
-        copy = _Copy(source, target, to_shards, sum(before.elements.values()) + sum(shelved.values()), on_progress)
+        copy = _Copy(
+            source, target, from_shards, to_shards, sum(before.elements.values()) + sum(shelved.values()), on_progress
+        )
         await copy.run(from_shards)
         after, copied = await _inventory(source, from_shards), await _inventory(target, to_shards)
         if shelf is not None:
@@ -160,10 +167,18 @@ async def clock_ms(store: Store) -> int:
 
 
 class _Copy:
-    def __init__(
-        self, source: Store, target: Store, to_shards: int, total: int, on_progress: Callable[[int, int], None]
+    def __init__(  # noqa: PLR0917 (what a copy is from, and to)
+        self,
+        source: Store,
+        target: Store,
+        from_shards: int,
+        to_shards: int,
+        total: int,
+        on_progress: Callable[[int, int], None],
     ) -> None:
         self._source, self._target = source, target
+        self._keeps_together = from_shards % to_shards == 0
+        """Whether topics that are in one shard of the source are in one of the target."""
         self._source_scripts, self._target_scripts = Scripts(source), Scripts(target)
         self._keys = Keys(to_shards)
         self._copied, self._total = 0, total
@@ -174,6 +189,8 @@ class _Copy:
         batch: list[_KeyFound] = []
         with _named(self._source):
             async for found in _keys_of(self._source, from_shards):
+                if found.part == "batches" and not found.topic and not self._keeps_together:
+                    await self._refuse_open_batches(found)
                 is_of_shelf = found.topic and found.part == _SHELF  # the target has none
                 if not is_of_shelf and not found.part.startswith(_LEFT_BEHIND):
                     batch.append(found)
@@ -211,12 +228,27 @@ class _Copy:
             case _:
                 self.left_out.append(found.key)
 
+    async def _refuse_open_batches(self, found: _KeyFound) -> None:
+        """Raise StoreRefused if a batch of a shard is not completed: its jobs may belong into several of the target."""
+        async for elements in self._elements(found):
+            for name in elements[::2]:
+                key = f"{found.key.removesuffix(found.part)}{BATCH_PREFIX}{name.decode()}"
+                with _named(self._source):
+                    fields = await self._source_scripts.command("HMGET", key, "created", "completed")
+                if fields[0] is not None and fields[1] is None:
+                    raise StoreRefused(
+                        f"batch {name.decode()!r} is not completed, and its jobs may belong into several shards of a "
+                        "store with another number of them: wait until its jobs have ended, or delete it "
+                        "(`deferd batch NAME --delete`), or copy into the same number of shards"
+                    )
+
     async def add_shelved(self, shelf: ShelvedJobs, counts: Mapping[str, int]) -> None:
         """Store the jobs that are on the shelf of the source, so many of each partition."""
         for topic, count in counts.items():
             stored = 0
             for number, jobs in enumerate(shelf.batches(topic), 1):
                 args = (topic, number, "", *(value for job in jobs for value in job))
+                self._check_ends(topic, [job.record for job in jobs])
                 with _named(self._target):
                     await self._target_scripts.run("shelve_in", self._keys.of_topic(topic), args)
                 self._note_copied(len(jobs))
@@ -241,6 +273,9 @@ class _Copy:
     async def _copy_schedule(self, found: _KeyFound) -> None:
         topic = await self._topic_of_schedule(found.key)
         async for elements in self._elements(found):
+            for name, value in zip(elements[::2], elements[1::2], strict=True):
+                if name == b"definition":
+                    self._check_end(topic, read_definition(value).job.end_topic)
             await self._write("HSET", self._key_for_topic(found, topic), *elements)
             self._note_copied(len(elements) // 2)
 
@@ -285,6 +320,12 @@ class _Copy:
     async def _write_elements(self, found: _KeyFound, elements: Sequence[bytes]) -> None:
         """Write elements as they were read, each to its key in the target."""
         by_key: defaultdict[str, list[bytes]] = defaultdict(list)
+        if found.topic and found.part in {"pool", "follow"}:
+            self._check_ends(found.topic, elements[1::2])
+        elif found.part == "settings":
+            for name, value in zip(elements[::2], elements[1::2], strict=True):
+                on_end = orjson.loads(value or b"{}").get("po", {}).get("oe")
+                self._check_end(name.decode(errors="backslashreplace"), on_end and on_end["topic"])
         is_due = found.part == "due" and not found.topic
         for name, value in zip(elements[::2], elements[1::2], strict=True):
             if is_due and name == SCHEDULES_MEMBER.encode():
@@ -298,6 +339,26 @@ class _Copy:
     async def _write(self, command: str, key: str, *args: str | bytes | int) -> None:
         with _named(self._target):
             await self._target_scripts.write(command, key, *args)
+
+    def _check_ends(self, topic: str, records: Sequence[bytes]) -> None:
+        """As `_check_end`, for jobs of a topic or partition."""
+        for raw in records:
+            if b'"oe":{' in raw:  # or its body has that
+                on_end = read_record(topic, "", JobState.DELAYED, raw).stored("on_end")
+                self._check_end(topic, on_end and on_end["topic"])
+
+    def _check_end(self, topic: str, end_topic: str | None) -> None:
+        """Check that the end of a job can put one into `end_topic`, if it is to, in the target, too.
+
+        Raises:
+            StoreRefused: the topics would be in different shards.
+        """
+        if end_topic and self._keys.shard_of(end_topic) != self._keys.shard_of(topic):
+            raise StoreRefused(
+                f"`on_end` in topic {topic_of(topic)!r} names topic {end_topic!r}, which would be in another one of "
+                f"the {self._keys.shards} shards of the target: copy to as many shards as the source has, or first "
+                "remove the `on_end` from its jobs, schedules and settings"
+            )
 
     def _target_key(self, found: _KeyFound, element: bytes = b"") -> str:
         """The target's key for a key, or for an element of one that is keyed by topic."""

@@ -420,6 +420,10 @@ begin
                 );
             end if;
         end if;
+        if options ->> 'if_reserved' = 'after' and options ->> 'batch' is not null then
+            perform deferd.refuse('batch', 'must be left out with `append` and `after`: a batch counts jobs of one put'
+                ' each');
+        end if;
         if not has_id then
             for path in
                 select one.key from jsonb_each_text(options) as one

@@ -54,7 +54,8 @@ class EagerJobs:
     Pass `client` or `async_client` to the code under test as its Client or AsyncClient. Their `put`, `put_many`,
     `put_batch`, `get`, `wait` and `cancel` work, with the checks and the JSON round trip of the real ones. All ended
     jobs count as kept, and a `wait` for one that has not ended raises EagerUnsupported: nothing runs meanwhile. Other
-    calls raise EagerUnsupported, and so do puts with ``on_conflict="append"`` or ``if_reserved="after"``.
+    calls raise EagerUnsupported, and so do puts with ``on_conflict="append"`` or ``if_reserved="after"``, or with a
+    `batch`.
 
     A job that is due immediately runs before its put returns; one that a handler puts runs after that handler. A job
     with a delay stays `delayed` until `run`, `run_delayed` or a cancel. A handler's Retry or Snooze makes its job
@@ -410,8 +411,8 @@ async def _at_once(function: Callable[[], Any]) -> Any:
 
 
 def _check_supported(put: PutJob) -> None:
-    for name, value in (("on_conflict", "append"), ("if_reserved", "after")):
-        if getattr(put, name) == value:
+    for name, value in (("on_conflict", "append"), ("if_reserved", "after"), ("batch", put.batch)):
+        if value is not None and getattr(put, name) == value:
             raise EagerUnsupported(
                 f'EagerJobs supports no puts with {name}="{value}": use the fixture `deferd_service`'
             )

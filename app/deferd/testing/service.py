@@ -25,7 +25,7 @@ from pydantic_core import to_json
 from deferd.client import AsyncClient, Client
 from deferd.client.requests import request_for
 from deferd.contract.clocks import monotonic_s
-from deferd.contract.errors import CalendarNotFound, PushNotFound, ScheduleNotFound, TopicNotFound
+from deferd.contract.errors import BatchNotFound, CalendarNotFound, PushNotFound, ScheduleNotFound, TopicNotFound
 from deferd.contract.operations import system as operations
 from deferd.contract.topic_patterns import TopicPatterns, is_pattern
 from deferd.worker import BatchContext, Context, Worker
@@ -124,7 +124,7 @@ class ServiceForTests:
         _run_until_idle(worker, self.url, self._own_client, timeout)
 
     def purge(self) -> None:
-        """Remove all schedules, calendars, pushes, jobs, topics with their settings and pauses, tasks and activity.
+        """Remove all schedules, calendars, batches, pushes, jobs, topics with settings and pauses, tasks and activity.
 
         What rates have counted is forgotten. The clock is not set back. The histories of topics stay, and so does a
         topic with `partitions`, whose number cannot be lowered, without jobs.
@@ -133,6 +133,9 @@ class ServiceForTests:
         for schedule in list(client.schedules(jobs=False)):
             with contextlib.suppress(ScheduleNotFound):
                 client.delete_schedule(schedule.name)
+        for batch in list(client.batches()):
+            with contextlib.suppress(BatchNotFound):
+                client.delete_batch(batch.name)
         for task in client.tasks():
             if task.state == "running":
                 client.stop_task(task.id)

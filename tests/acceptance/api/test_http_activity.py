@@ -144,6 +144,17 @@ async def test_single_jobs_only_when_people_change_them(http: Http) -> None:
     assert "secret" not in str(found)
 
 
+async def test_batches_only_when_people_change_them(http: Http) -> None:
+    path, on_end = f"/batches/{http.topic}", {"topic": http.topic}
+    ok(await http.put(path, json={"on_end": on_end}), 201)
+    assert await changes(http) == []
+    ok(await http.put(path, json={"expect": 2}, headers=CLI))
+    ok(await http.delete(path, headers=CLI))
+    deleted, changed = await changes(http)
+    assert (deleted["operation"], deleted["subject"]) == ("delete_batch", http.topic)
+    assert (changed["operation"], changed["fields_changed"]) == ("set_batch", [{"field": "expect", "now": "2"}])
+
+
 async def test_a_program_that_claims_to_be_the_console_is_a_program(http: Http) -> None:
     for _ in range(3):  # the direct path learns the headers of a request that comes again
         put = {"topic": http.topic, "id": "a", "delay": 60, "on_conflict": "replace"}

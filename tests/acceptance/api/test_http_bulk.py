@@ -109,6 +109,11 @@ async def test_a_repeated_put_with_tags_counts_as_the_same_put(http: Http, clien
     assert not matches_put(stored, {**fields, "tags": ["other"], "headers": {"x": "y"}})
     assert not matches_put(stored, {**fields, "tags": []})
     assert not matches_put(stored, {**fields, "headers": {"x": "z"}})
+    await client.set_batch(tag, on_end=http.topic)
+    stored = await client.put(http.topic, 1, id="b", delay=60, tags=[tag], batch=tag)
+    assert matches_put(stored, {**fields, "tags": [tag], "batch": tag})
+    assert not matches_put(stored, {**fields, "batch": tag})
+    assert not matches_put(stored, {**fields, "tags": [tag], "batch": "other"})
 
 
 async def test_lists_are_filtered(http: Http, client: AsyncClient, tag: str) -> None:

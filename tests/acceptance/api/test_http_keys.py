@@ -67,6 +67,10 @@ SCHEDULES: list[tuple[str, str, str, Any]] = [
     ("put", "POST", "/schedules/none/run", None),
     ("read", "GET", "/schedules/none/preview", None),
     ("read", "POST", "/schedules/preview", {"topic": "t", "every": 3600}),
+    ("put", "PUT", "/batches/b-{topic}", {"on_end": {"topic": "{topic}"}}),
+    ("read", "GET", "/batches", None),
+    ("read", "GET", "/batches/none", None),
+    ("cancel", "DELETE", "/batches/none", None),
 ]
 """Calls whose path has no topic; the topic of a schedule that exists is checked in test_http_keys_of_many_jobs.py."""
 PAGES = ["/docs", "/openapi.json", "/docs/swagger-ui.css"]

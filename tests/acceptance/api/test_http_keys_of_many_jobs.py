@@ -174,6 +174,37 @@ async def test_a_key_sees_what_comes_due_in_its_topics_only(keyed: Keyed) -> Non
     assert await seen("putter", "") == (403, None)
 
 
+async def test_keys_need_the_topic_into_which_a_batch_puts(keyed: Keyed) -> None:
+    ours, theirs = {"on_end": {"topic": "shop.done"}}, {"on_end": {"topic": "theirs.done"}}
+    assert await keyed.status("shop", "PUT", "/batches/ours", ours) == 201
+    assert await keyed.status("shop", "PUT", "/batches/x", theirs) == 403
+    assert await keyed.status("all", "PUT", "/batches/theirs", theirs) == 201
+    status, forbidden = await keyed.call("shop", "GET", "/batches/theirs")
+    assert (status, "theirs.done" in str(forbidden)) == (403, False)
+    assert await keyed.status("shop", "PUT", "/batches/theirs", {"seal": True}) == 403
+    assert await keyed.status("shop", "PUT", "/batches/theirs", ours) == 403
+    assert await keyed.status("shop", "DELETE", "/batches/theirs") == 403
+    _, listed = await keyed.call("shop", "GET", "/batches")
+    assert [one["name"] for one in listed["batches"]] == ["ours"]
+
+    of_theirs = {"topic": "shop.jobs", "id": "no", "batch": "theirs"}
+    for through_asgi in (False, True):
+        assert await keyed.status("shop", "POST", "/jobs", of_theirs, through_asgi=through_asgi) == 403
+        assert (
+            await keyed.status("shop", "POST", "/jobs/batch", {"jobs": [of_theirs]}, through_asgi=through_asgi) == 403
+        )
+    assert await keyed.status("shop", "POST", "/jobs", {"topic": "shop.jobs", "id": "a", "batch": "ours"}) == 201
+    assert await keyed.status("all", "POST", "/jobs", {"topic": "theirs.jobs", "id": "a", "batch": "ours"}) == 201
+    assert await keyed.status("all", "POST", "/topics/shop.jobs/pop?wait=0") == 200
+    assert await keyed.status("shop", "POST", "/jobs/shop.jobs/a/finish", {"put": [of_theirs]}) == 403
+    assert await keyed.status("shop", "GET", "/jobs/shop.jobs/no") == 404
+    assert await keyed.call("shop", "DELETE", "/batches/ours") == (
+        200,
+        {"name": "ours", "cancelled": 1, "deleted": True},
+    )
+    assert await keyed.status("all", "GET", "/jobs/theirs.jobs/a") == 200
+
+
 async def test_keys_need_the_schedules_topic_old_and_new(keyed: Keyed) -> None:
     ours, theirs = {"topic": "shop.s", "every": 3600}, {"topic": "theirs.s", "every": 3600}
     assert await keyed.status("reader", "PUT", "/schedules/a", ours) == 403

@@ -14,7 +14,7 @@ from tests.acceptance.service_process import running_service
 
 _POLICY = ("ttr", "backoff", "max_attempts", "ttl", "retain", "dead_retain", "time_limit", "deadline")
 _NO_SETTINGS = {
-    **dict.fromkeys((*_POLICY, "window", "spread", "max_jobs", "durability", "partitions", "limits")),
+    **dict.fromkeys((*_POLICY, "window", "spread", "on_end", "max_jobs", "durability", "partitions", "limits")),
     "events": 0,
 }
 
@@ -86,6 +86,7 @@ async def test_settings_are_replaced_as_a_whole(http: Http) -> None:
         "deadline": 3600,
         "window": {"from": "09:00", "to": "18:00"},
         "spread": 60,
+        "on_end": {"topic": http.topic, "on": ["dead", "cancelled"], "id": "{topic}-{id}", "body": True},
         "max_jobs": 10,
         "durability": "memory",
         "events": 100,

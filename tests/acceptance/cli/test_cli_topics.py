@@ -30,6 +30,20 @@ def test_topics_are_a_table_for_people_and_json_for_programs(shell: Shell, topic
     assert {"delayed": 1, "ready": 1, "reserved": 0, "dead": 0, "finished": 0} == view["counts"]
 
 
+def test_a_batch_is_set_shown_and_deleted(shell: Shell, topic: str) -> None:
+    created = shell.good("batch", topic, "--on-end", f"{topic}.done", "--expect", "3")
+    assert f"puts       {topic}.done\nexpects    3\njobs       0\n" in created
+    seed(shell, topic, {"id": "a", "batch": topic}, {"id": "b", "batch": topic})
+    shell.good("cancel", topic, "a")
+    [row] = [line.split() for line in shell.good("batches").splitlines() if line.startswith(topic)]
+    assert row == [topic, "open", "2", "1", "0", "0", "1", f"{topic}.done"]
+    assert f"batch     {topic}\n" in shell.good("get", topic, "b")
+    for options in (("--delete", "--seal"), ("--refuse-reserved",)):
+        assert "--delete" in shell.refused(2, "batch", topic, *options)
+    assert shell.good("batch", topic, "--delete") == f"{topic} deleted, 1 job cancelled\n"
+    assert "there is no batch" in shell.refused(3, "batch", topic)
+
+
 def test_a_topic_gets_partitions_and_keeps_them(shell: Shell, topic: str) -> None:
     [view] = shell.json("topic", topic, "--partitions", "4")
     assert view["settings"]["partitions"] == 4

@@ -365,6 +365,21 @@ def test_more_than_a_thousand_jobs_need_the_name_of_the_topic(browser_like: http
     assert "Undo puts" not in browser_like.get(task_path).text
 
 
+def test_batches_are_listed_with_their_counts(browser_like: httpx.Client, jobs: Producer) -> None:
+    name = f"batch-of-{jobs.topic}"
+    jobs.http.put(f"/batches/{name}", json={"on_end": {"topic": f"{jobs.topic}.done"}}).raise_for_status()
+    jobs.put("a", "b", batch=name)
+    jobs.http.delete(f"/jobs/{jobs.topic}/b").raise_for_status()
+    row = browser_like.get("/console/tasks").text.partition(f'data-row="{name}"')[2].partition("</tr>")[0]
+    assert re.findall(r'class="num">(\d+)<', row) == ["2", "0", "0", "1"]
+    assert (">open<" in row, f"<td>{jobs.topic}.done</td>" in row) == (True, True)
+    page = browser_like.get(f"/console/topics/{jobs.topic}/jobs/a").text
+    link = f"console/search?q=batch:{name}"
+    assert f'<dt>Batch</dt><dd><a href="{link}">{name}</a>' in page
+    assert link in row
+    assert "/jobs/a" in browser_like.get(f"/{link}").text
+
+
 def test_a_preview_of_a_cancel_says_whether_it_can_be_undone(browser_like: httpx.Client, jobs: Producer) -> None:
     jobs.put("a", "b", delay=600, tags=["x"])
     jobs.fail("dead", "x", dead=True, tags=["x"])

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from deferd import AsyncClient, DeferdError, JobState
+from deferd import AsyncClient, DeferdError, Delivery, JobState
 from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess
 from tests.faults.rollout import Release
@@ -110,8 +110,8 @@ async def consume(client: httpx.AsyncClient, history: History, running: Callable
                 history.finished.add(job["id"])
 
 
-async def inject_kills(service: ServiceProcess, kills: Counter[str]) -> None:
-    for _ in range(KILLS):
+async def inject_kills(service: ServiceProcess, kills: Counter[str], count: int = KILLS) -> None:
+    for _ in range(count):
         await asyncio.sleep(random.uniform(0.5, 1.5))
         victim = random.choice(["service", "store", "both"])
         kills[victim] += 1
@@ -165,6 +165,66 @@ async def test_no_acknowledged_job_is_lost_and_none_is_delivered_twice_at_a_time
     assert history.delivered_after_cancel == []
     assert sum(kills.values()) == KILLS
     assert len(history.put) >= 10 * KILLS
+
+
+# Batches
+
+COMPLETED = "orders.closed"
+
+
+async def put_batches(client: AsyncClient, sealed: set[str], running: Callable[[], bool]) -> None:
+    while running():
+        name = f"batch-{len(sealed)}"
+        await client.set_batch(name, on_end=COMPLETED)
+        for number in range(3):
+            # It is kept, so that a put whose response was lost finds it when it is repeated.
+            await client.put(TOPIC, id=f"{name}-{number}", batch=name, retain=600, ttr=TTR_S, on_conflict="keep")
+        await client.set_batch(name, seal=True)
+        sealed.add(name)
+
+
+async def finish_all(
+    client: AsyncClient, topic: str, done: Callable[[Delivery], None], running: Callable[[], bool]
+) -> None:
+    while running():
+        try:
+            for job in await client.pop(topic, count=3, wait=0.2):
+                done(job)
+                await client.finish(job)
+        except DeferdError:
+            await asyncio.sleep(0.05)  # of a delivery whose lease has ended meanwhile, or that was finished before
+
+
+async def test_each_batch_puts_its_job_once(tmp_path: Path) -> None:
+    sealed: set[str] = set()
+    puts: dict[str, set[tuple[str, datetime]]] = defaultdict(set)
+    wrong: list[Any] = []
+
+    def note(job: Delivery) -> None:
+        puts[job.body["batch"]].add((job.id, job.created_at))  # a redelivery has the same
+        if job.body != {"batch": job.body["batch"], "finished": 3, "dead": 0, "cancelled": 0}:
+            wrong.append(job.body)
+
+    kills = Counter[str]()
+    with ServiceProcess(tmp_path, preloaded=True) as service:
+        killer = asyncio.create_task(inject_kills(service, kills, 4))
+        async with AsyncClient(service.url, retry_for=DRAIN_S) as client:
+            async with asyncio.timeout(2 * DRAIN_S), asyncio.TaskGroup() as group:
+                producer = group.create_task(put_batches(client, sealed, lambda: not killer.done()))
+
+                def is_not_over() -> bool:
+                    return not (producer.done() and sealed <= puts.keys())
+
+                for _ in range(3):
+                    group.create_task(finish_all(client, TOPIC, lambda _: None, is_not_over))
+                group.create_task(finish_all(client, COMPLETED, note, is_not_over))
+            await killer
+            batches = {batch.name: batch async for batch in client.batches()}
+    print(f"\n{len(sealed)} batches, kills {dict(kills)}")
+    assert wrong == []
+    assert [name for name in sealed if len(puts[name]) != 1] == []
+    assert [name for name in sealed if batches[name].completed_at is None] == []
+    assert len(sealed) > 10
 
 
 # A call on many jobs

@@ -49,7 +49,7 @@ PRINTED = {
     "events": ['"events":1000', "retry: 1000"],
     "http-consumers": ['"attempts":1', '"id":"a","status":200'],
     "http-operators": ['"code":"not_due"', '"kind":"redrive"'],
-    "http-producers": ['"was":"delayed"', '"status":200'],
+    "http-producers": ['"was":"delayed"', '"status":200', '"sealed":true,"joined":2'],
     "index": ['"was":"delayed"'],
     "outcomes": ['"outcome":"cancelled","attempts":0,"tags":["shop-7"],"headers":{},"body":{"total":90}'],
     "other-languages": ['"attempts":1', '"state":"finished"'],

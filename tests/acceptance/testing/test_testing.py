@@ -155,8 +155,12 @@ def test_purge_removes_whatever_acts_by_itself(service: ServiceForTests) -> None
         client.set_push("pushed", "https://hooks.example.com/", secrets=["whsec_" + b64encode(bytes(32)).decode()])
         client.put("many", tags=["all"])
         client.start_purge("many")
+        for name in ("open", "sealed"):
+            client.set_batch(name, on_end="completed")
+            client.put("of-a-batch", batch=name)
+        client.set_batch("sealed", seal=True)
         service.purge()
-        assert [*client.schedules(), *client.calendars(), *client.topics()] == []
+        assert [*client.schedules(), *client.calendars(), *client.batches(), *client.topics()] == []
         assert [*client.tasks(), *client.activity()] == []
         service.clock.advance(days=7)
         assert list(client.topics()) == []

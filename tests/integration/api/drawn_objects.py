@@ -82,6 +82,7 @@ FIELDS = {
     b"error": mostly(b'"502"', b'"a\\nb"', b'""', b"null") | mostly(b'"%b"' % (b"x" * 4096), b'"%b"' % (b"x" * 4097)),
 }
 FIELDS |= dict.fromkeys((b"unique_for", b"max_wait", b"max_items"), mostly(b"0", b"1000", b"null"))
+FIELDS |= {b"batch": mostly(b'"b"', b"null") | mostly(b'"-b"', b"1")}
 FIELDS |= {b"conflict_with": mostly(b'"any"', b'"live"'), b"if_reserved": mostly(b'"after"', b'"refuse"')}
 SPACE = st.sampled_from([b""] * 12 + [b" ", b"\r\n", b"\t", b"\x0b", b"\xef\xbb\xbf"])
 

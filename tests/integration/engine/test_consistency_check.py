@@ -348,7 +348,11 @@ async def test_each_kind_of_damage_is_found_and_repaired_so_that_the_jobs_can_be
 
 
 def test_every_kind_of_finding_is_tested() -> None:
-    of_store = {FindingKind.TAG_STALE, *(kind for kind in FindingKind if kind.startswith("schedule_"))}
+    of_store = {
+        FindingKind.TAG_STALE,
+        FindingKind.BATCH_WRONG,
+        *(kind for kind in FindingKind if kind.startswith("schedule_")),
+    }
     of_partitions = {kind for kind in FindingKind if "partition" in kind} | {FindingKind.MISPLACED}
     of_shelf = {kind for kind in FindingKind if "shelf" in kind}
     of_topics = {

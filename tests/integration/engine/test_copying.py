@@ -11,11 +11,14 @@ import pytest
 from deferd.contract.bulk_model import CancelSelected
 from deferd.contract.ends import OnEnd
 from deferd.contract.model import JobState, PutJob, TopicSettings
+from deferd.contract.operations.batches import BatchEnd, PutBatchOfJobs
 from deferd.contract.operations.push import SetPush
+from deferd.contract.operations.schedules_and_calendars import PutSchedule
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.redis_keys import Keys
+from deferd.engine.script_arguments import NO_BOUNDS
 from deferd.engine.store_copy import clock_ms, copy_store, take_inventory
 from deferd.store.connection import Store, connect
 from deferd.store.preflight import StoreRefused, check
@@ -166,6 +169,31 @@ async def test_a_cancel_in_the_target_is_an_end(
     await engine.close()
 
 
+@pytest.mark.parametrize("where", ["job", "follow-up", "schedule", "settings"])
+async def test_an_end_that_would_put_into_another_shard_is_refused(store: Store, target: Store, where: str) -> None:
+    await check(store, shards=1)
+    engine = Engine(store)
+    on_end = OnEnd(topic=next(topic for topic in TOPICS if Keys(4).shard_of(topic) != Keys(4).shard_of("t0")))
+    match where:
+        case "job":
+            await engine.puts.put(PutJob(topic="t0", id="a", on_end=on_end))
+        case "follow-up":
+            await engine.puts.put(PutJob(topic="t0", id="a"))
+            await engine.queue.pop("t0", [PopRequest(1)])
+            follow_up = PutJob(topic="t0", id="a", on_conflict="keep", if_reserved="after", on_end=on_end)
+            await engine.puts.put(follow_up)
+        case "schedule":
+            job = {"on_end": on_end}
+            schedule = PutSchedule.model_validate({"topic": "t0", "every": 60, "paused": True, "job": job})
+            await engine.schedules.put("s", schedule, NO_BOUNDS, lambda _: None)
+        case _:
+            await engine.topics.set("t0", TopicSettings(on_end=on_end))
+    await engine.close()
+    with pytest.raises(StoreRefused, match=f"`on_end` in topic 't0' names topic '{on_end.topic}', which would be in"):
+        await copy_store(store, target, shards=4)
+    assert (await copy_store(store, target, shards=1)).adds_up
+
+
 async def test_what_can_be_undone_is_left_behind(store: Store, target: Store, target_server: StoreServer) -> None:
     await seed(store)
     engine = Engine(store)
@@ -231,6 +259,33 @@ async def test_follow_ups_taken_ids_and_collected_items_are_copied(
     engine = Engine(target)
     assert (await engine.consistency.audit_topic("t1")).clean
     assert (await engine.queue.get("t1", "items")).items == 1500
+    await engine.close()
+
+
+async def test_batches_are_copied_unless_their_jobs_may_be_separated(
+    store: Store, server: StoreServer, target: Store, target_server: StoreServer
+) -> None:
+    await seed(store)
+    engine = Engine(store)
+    on_end = PutBatchOfJobs(on_end=BatchEnd(topic="done"))
+    await engine.batches.put("b", on_end, None)
+    await engine.batches.put("completed", on_end.model_copy(update={"seal": True}), None)
+    await engine.puts.put(PutJob(topic="t1", id="a", batch="b", delay=60))
+    with pytest.raises(StoreRefused, match="batch 'b' is not completed"):
+        await copy_store(store, target, shards=3)
+    report = await copy_store(store, target, shards=1)
+    assert (report.adds_up, report.left_out) == (True, [])
+    assert contents(target_server) == contents(server)
+    assert 86_000_000 < target_server.command("PTTL", "deferd:{0}:batch/completed") <= 86_400_000
+    await engine.close()
+    engine = Engine(target)
+    await engine.batches.put("b", PutBatchOfJobs(seal=True), await engine.batches.get("b"))
+    await engine.cancels.cancel("t1", "a")
+    assert (await engine.batches.get("b")).completed_ms is not None
+    await engine.batches.delete(await engine.batches.get("b"), None, "cancel")
+    assert (await engine.consistency.audit_store()).clean
+    server.command("FLUSHALL")
+    assert (await copy_store(target, store, shards=3)).adds_up
     await engine.close()
 
 

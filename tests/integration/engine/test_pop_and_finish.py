@@ -37,6 +37,13 @@ async def test_jobs_come_in_their_order_and_are_gone(driver: EngineDriver) -> No
     await check_consistent(driver)
 
 
+async def test_it_is_an_end(driver: EngineDriver) -> None:
+    await driver.put("a", on_end={"topic": "ended"})
+    assert await ids_of(driver, 1) == ["a"]
+    [end] = await driver.queue.pops_and_finishes.pop("ended", 1)
+    assert b'"outcome":"finished","attempts":1' in end.body
+
+
 async def test_the_jobs_of_a_pushed_topic_stay(driver: EngineDriver) -> None:
     await driver.put("a")
     push = {"url": "https://shop.example.com/", "secrets": ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]}

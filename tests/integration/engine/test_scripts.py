@@ -16,6 +16,7 @@ from redis import exceptions as redis_errors
 from deferd.contract.bulk_model import CancelSelected, RescheduleSelected
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import CancelItem, ChangeJob, FinishItem, HeldJob, JobState, PutJob, TopicSettings
+from deferd.contract.operations.batches import PutBatchOfJobs
 from deferd.contract.operations.push import SetPush
 from deferd.contract.operations.schedules_and_calendars import PutCalendar, PutSchedule
 from deferd.contract.windows import Window
@@ -211,14 +212,26 @@ async def call_all_of_a_topic(driver: EngineDriver) -> None:
     await driver.engine._scripts.run("withdraw_run", keys, (TOPIC, "none"))
     await driver.pass_time(2.1)  # runs are due in whole seconds: this one now, the next 3 s after the put or later
     await schedules.delete("s", lambda _: None)
-    await driver.engine.calendars.put("c", PutCalendar(windows=[Window.model_validate({"from": "09:00"})]))
-    await driver.engine.calendars.delete("c")
+    await use_what_has_a_name(driver.engine)
     assert driver.engine.clock is not None
     await driver.engine.clock.read()
     await shelve_everything(driver)
     await push_everything(driver.engine)
     await purge_jobs(driver.engine, TOPIC)
     await driver.engine.timers[0].resign()
+
+
+async def use_what_has_a_name(engine: Engine) -> None:
+    """Put and delete a calendar; complete a batch, and delete it."""
+    await engine.calendars.put("c", PutCalendar(windows=[Window.model_validate({"from": "09:00"})]))
+    await engine.calendars.delete("c")
+    batch = PutBatchOfJobs.model_validate({"on_end": {"topic": TOPIC}, "expect": 1})
+    stored, _ = await engine.batches.put("batch", batch, None)
+    await engine.puts.put(job("of-a-batch", batch="batch", delay=60))
+    await engine.cancels.cancel(TOPIC, "of-a-batch")
+    await engine.batches.page(None, 10, None)
+    await engine.consistency.audit_store()
+    await engine.batches.delete(stored, None, "cancel")
 
 
 async def test_every_script_is_sent_again_to_a_store_that_forgot_it(driver: EngineDriver) -> None:

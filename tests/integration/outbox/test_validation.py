@@ -216,6 +216,10 @@ def test_sql_and_the_api_accept_the_same(database: psycopg.Connection, job: dict
             '\'t\', backoff => \'{"kind": "fixed", "seconds": -1}\'',
             "backoff.seconds must be at least 0 seconds (it is -1)",
         ),
+        (
+            "'t', id => 'i', on_conflict => 'keep', if_reserved => 'after', batch => 'b'",
+            "batch must be left out with `append` and `after`",
+        ),
         ("'t', on_conflict => 'append'", "on_conflict must not be append: the outbox may send a row twice"),
         (
             "'t', id => 'i', on_conflict => 'replace', delay => '2 s', max_wait => '1 s'",

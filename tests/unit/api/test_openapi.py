@@ -16,7 +16,7 @@ from deferd.api.openapi.__main__ import CORE_FILE, FOLDER, render
 from deferd.api.openapi.document import CORE, model_of, schema_examples
 from deferd.contract import bulk_model, flow, model, windows
 from deferd.contract.fields import NULL_IS_NONE
-from deferd.contract.operations import now, push, relays, schedules_and_calendars
+from deferd.contract.operations import batches, now, push, relays, schedules_and_calendars
 from deferd.contract.operations.jobs import Job
 from deferd.contract.operations.operation import all_operations
 from deferd.contract.operations.response import Response
@@ -59,6 +59,7 @@ def model_named(name: str) -> type[BaseModel]:
         windows,
         now,
         push,
+        batches,
         relays,
         schedules_and_calendars,
         bulk_model,

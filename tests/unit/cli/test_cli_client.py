@@ -158,6 +158,8 @@ def test_every_error_of_the_client_has_its_exit_code() -> None:
             "push_not_found",
             "topic_pushed",
             "task_not_found",
+            "batch_not_found",
+            "batch_sealed",
         ),
         "not_yet_available",
     }

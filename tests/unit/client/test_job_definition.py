@@ -188,7 +188,7 @@ def test_every_option_of_a_put_is_sent() -> None:
         "backoff": {"kind": "fixed"}, "ttl": None, "retain": 3, "on_conflict": "keep", "traceparent": "x",
         "durability": "fsync", "tags": ["x"], "headers": {"x": "y"}, "dead_retain": 4, "time_limit": 5, "deadline": 6,
         "conflict_with": "live", "if_reserved": "after", "max_wait": 5, "max_items": 7, "unique_for": 6,
-        "window": "office", "spread": 8, "on_end": {"topic": "ended"}, "group": "g", "priority": 9,
+        "window": "office", "spread": 8, "on_end": {"topic": "ended"}, "group": "g", "priority": 9, "batch": "b",
     }  # fmt: skip
     assert options.keys() == PutOptions.__annotations__.keys()
     assert put_fields("t", 1, options) == {"topic": "t", "body": 1, **options}

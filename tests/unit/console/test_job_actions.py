@@ -98,7 +98,7 @@ def test_every_call_has_the_cutoff() -> None:
 
 JOB = """{"topic":"t","id":"a","state":"delayed","body":{"it's":12345678901234567890.10},
 "due_at":"2026-03-01T13:00:00Z","created_at":"2026-03-01T10:00:00Z","attempts":2,"ttr":60,"max_attempts":null,"backoff":{"kind":"fixed","seconds":1},
-"ttl":null,"retain":0,"tags":["x"],"group":"g","priority":2,"attempts_log":[],"last_error":"bad"}"""
+"ttl":null,"retain":0,"tags":["x","batch:b"],"batch":"b","group":"g","priority":2,"attempts_log":[],"last_error":"bad"}"""
 
 
 def shown() -> Members:

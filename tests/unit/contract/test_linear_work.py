@@ -236,6 +236,8 @@ ROWS = [
     Row("beginning of an id", validated(topics.IdPrefix), NAMES, ("api/routes/topics.py",)),
     Row("ids", validated(topics.Ids), NAMES, ("api/routes/topics.py",)),
     Row("tag", validated(model.Tag), NAMES, ("contract/model.py",)),
+    Row("name of a batch", validated(model.BatchName), NAMES, ("contract/model.py",)),
+    Row("batch of a put", validated(model.BatchOfPut), NAMES, ("contract/model.py",)),
     Row("group", validated(flow.Group), NAMES, ("contract/flow.py",)),
     Row(
         "name of a schedule",
@@ -380,6 +382,7 @@ ROWS = [
                 body_decoding._ID,
                 body_decoding._TOPIC,
                 body_decoding._GROUP,
+                body_decoding._BATCH,
                 body_decoding._TRACEPARENT,
                 body_decoding._TAG,
                 body_decoding._HEADER_TEXT,

@@ -130,6 +130,17 @@ def test_a_refusal_names_the_field_and_the_limit(fields: dict[str, Any], field: 
         ({"id": "a", "on_conflict": "append", "max_items": 10001}, "body.max_items", "at most 10000"),
         ({"id": "a", "max_wait": 5}, "body.max_wait", "needs `on_conflict` `replace` or `append`"),
         ({"max_wait": 5, "on_conflict": "replace"}, "body.max_wait", "needs an `id`"),
+        ({"batch": "x" * 59}, "body.batch", "1 to 58"),
+        (
+            {"id": "a", "on_conflict": "append", "batch": "b"},
+            "body.batch",
+            "must be left out with `append` and `after`",
+        ),
+        (
+            {"id": "a", "on_conflict": "keep", "if_reserved": "after", "batch": "b"},
+            "body.batch",
+            "must be left out with `append` and `after`",
+        ),
         (
             {"id": "a", "max_wait": 5, "delay": 6, "on_conflict": "replace"},
             "body.max_wait",

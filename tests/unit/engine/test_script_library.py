@@ -99,6 +99,6 @@ def test_every_script_says_what_a_store_without_memory_does_with_it() -> None:
     """Those without a flag are refused there: they store jobs, or whatever their caller names."""
     flags = {path.stem: re.findall(r"^-- @flags (.*)$", path.read_text(), re.MULTILINE) for path in LUA.glob("*.lua")}
     assert {verb for verb, found in flags.items() if not found} == {
-        "put", "put_where_held", "finish_and_put", "schedule_apply", "write"
+        "put", "put_where_held", "finish_and_put", "schedule_apply", "write", "batch_set"
     }  # fmt: skip
     assert {flag for found in flags.values() for flag in found} == {"allow-oom", "no-writes"}

@@ -461,7 +461,9 @@ def test_calls_that_need_a_service_say_so(shop: Shop) -> None:
         jobs.client.reschedule_all(tag="x", by=60)
 
 
-@pytest.mark.parametrize("option", [{"on_conflict": "append"}, {"on_conflict": "replace", "if_reserved": "after"}])
+@pytest.mark.parametrize(
+    "option", [{"on_conflict": "append"}, {"on_conflict": "replace", "if_reserved": "after"}, {"batch": "b"}]
+)
 def test_puts_that_need_a_service_say_so(shop: Shop, option: dict[str, Any]) -> None:
     jobs = EagerJobs(shop.worker)
     name, value = list(option.items())[-1]

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from deferd.api.auth.api_keys import Bounds, end_topics
+from deferd.contract import limits
 from deferd.contract.errors import FieldError, InvalidInput, RateLimited, StoreUnavailable
 from deferd.contract.model import ChangeJob, JobPolicy, PutJob
 from deferd.contract.operations.schedules_and_calendars import PutSchedule
@@ -27,7 +28,7 @@ from deferd.contract.windows import window_text
 from deferd.engine.partitions import topic_of
 from deferd.engine.record import json_bytes
 from deferd.engine.schedule_store import StoredSchedule, definition_to_store, rest_to_store
-from deferd.engine.script_arguments import NO_BOUNDS, EncodedPut
+from deferd.engine.script_arguments import NO_BOUNDS, EncodedPut, all_tags
 from deferd.engine.topic_usage import (
     CALL_OVERHEAD_BYTES,
     JOB_OVERHEAD_BYTES,
@@ -291,7 +292,9 @@ class Quota:
 
 def _bytes_of(job: PutJob) -> int:
     id_bytes = _MADE_ID_BYTES if job.id is None else len(job.id)
-    index_bytes = len(job.tags or ()) * (len(job.topic) + len(job.id or ""))
+    index_bytes = len(all_tags(job)) * (len(job.topic) + len(job.id or ""))
+    if job.batch is not None:  # its tag, in the index and twice in the record
+        index_bytes += 4 * len(limits.BATCH_TAG + job.batch) + TAG_OVERHEAD_BYTES
     labels = _policy_bytes(job) + _label_bytes(job) + len(job.traceparent or "")
     return 2 * id_bytes + index_bytes + labels + len(json_bytes(job.body)) + JOB_OVERHEAD_BYTES
 

@@ -96,6 +96,7 @@ TAGS = [
     {"name": "consumers", "description": "For consumers: pop jobs, then say what became of them."},
     {"name": "topics", "description": "Settings, lists, pause, dead jobs and consistency checks of topics."},
     {"name": "push", "description": "Jobs that the service sends to a URL as signed requests."},
+    {"name": "batches", "description": "Jobs that are counted under a name: one job is put when all have ended."},
     {"name": "schedules", "description": "Recurring jobs: when they run, and what became of their runs."},
     {"name": "calendars", "description": "Opening hours under names."},
     {
@@ -117,6 +118,8 @@ _DETAILS = {
     "schedule_not_found": "there is no schedule 'nightly'",
     "schedule_exists": "there is a schedule 'nightly' already",
     "calendar_not_found": "there is no calendar 'office'",
+    "batch_not_found": "there is no batch 'import-42': put it first with PUT /batches/import-42",
+    "batch_sealed": "batch 'import-42' is sealed: it takes no more jobs",
     "push_not_found": "the jobs of topic 'orders.close' are not pushed: set it with PUT /topics/orders.close/push",
     "topic_pushed": "the jobs of topic 'orders.close' are pushed, so they cannot be popped: remove its push first",
     "task_not_found": "there is no task '5f0c9a3be7d2481c'",
@@ -145,6 +148,8 @@ _FACTS: dict[str, dict[str, Any]] = {
     "schedule_not_found": {"schedule": "nightly"},
     "schedule_exists": {"schedule": "nightly"},
     "calendar_not_found": {"calendar": "office"},
+    "batch_not_found": {"batch": "import-42"},
+    "batch_sealed": {"batch": "import-42"},
     "push_not_found": {"topic": "orders.close"},
     "topic_pushed": {"topic": "orders.close"},
     "task_not_found": {"task": "5f0c9a3be7d2481c"},
@@ -398,6 +403,7 @@ class Problem(BaseModel):
     code: Annotated[str, _described(PROBLEM_CODE)]
     topic: str | None = Field(None, description="The topic concerned.")
     id: str | None = Field(None, description="The job concerned.")
+    batch: str | None = Field(None, description="With `batch_not_found` and `batch_sealed`: the batch concerned.")
     calendar: str | None = Field(None, description="With `calendar_not_found`: the calendar concerned.")
     schedule: str | None = Field(
         None, description="With `schedule_not_found` and `schedule_exists`: the schedule concerned."

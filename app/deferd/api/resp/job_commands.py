@@ -62,6 +62,7 @@ PUT_OPTIONS: Options = {
     b"MAXWAIT": duration("max_wait"),
     b"MAXITEMS": count("max_items"),
     b"UNIQUEFOR": duration("unique_for"),
+    b"BATCH": Option("batch"),
     b"TRACEPARENT": Option("traceparent"),
     b"DURABILITY": Option("durability"),
 }

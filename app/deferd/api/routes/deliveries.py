@@ -183,6 +183,7 @@ async def finish_job(
 ) -> contract.Finished:
     results = None
     if finish.put is not None:
+        await request.check_batches(finish.put)
         with request.counting(finish.result), request.room_for(finish.put):
             results = await request.engine.queue.finish_and_put(
                 topic,

@@ -70,6 +70,7 @@ _BY_PEOPLE = Recorded(via=frozenset(("console", "cli")), joins=True)
 async def put_job(request: CurrentRequest, job: PutJob) -> Response:
     if job.traceparent is None and (traceparent := request.incoming.traceparent()) is not None:
         job = job.model_copy(update={"traceparent": traceparent})
+    await request.check_batches((job,))
     with request.room_for((job,)):
         put = await request.engine.puts.put(job, request.put_bounds())
     if put.outcome not in {"created", "follow_up"}:
@@ -99,6 +100,7 @@ async def put_jobs(
     batch: PutBatch,  # or its EncodedBatch
 ) -> PutResults:
     puts = request.engine.puts
+    await request.check_batches(batch.jobs)
     with request.room_for(batch.jobs):
         if query.with_jobs:
             with_jobs = await puts.put_many_with_jobs(batch.jobs, request.put_bounds())

@@ -37,7 +37,7 @@ _REFUSED_CODES = frozenset(
     {
         *("job_exists", "job_reserved", "receipt_stale", "job_not_found", "topic_not_found", "job_cancelled"),
         *("topic_full", "schedule_not_found", "schedule_exists", "calendar_not_found", "task_not_found"),
-        *("push_not_found", "topic_pushed", "not_yet_available"),
+        *("push_not_found", "topic_pushed", "not_yet_available", "batch_not_found", "batch_sealed"),
     }
 )
 

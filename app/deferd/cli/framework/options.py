@@ -367,6 +367,7 @@ collapse_options: Final = all_of(
         _field("max-wait", values.duration, "with replace or append: due at most this long after the first put"),
         _field("max-items", click.IntRange(1), "with --on-conflict append: due at once with this many items", "N"),
         _field("unique-for", values.duration, "how long the id stays taken after the job is finished"),
+        _field("batch", str, "the batch that the job is part of: see deferd batch", "NAME"),
     ]
 )
 LIMIT_FLAGS: Final = ("max_in_flight", "rate", "burst", "per_group_max_in_flight", "per_group_rate")

@@ -201,6 +201,7 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
         ("items", str(job.items) if job.items else None),
         ("due by", None if job.due_by is None else output.when(job.due_by)),
         ("unique for", output.span(job.unique_for) if job.unique_for else None),
+        ("batch", job.batch),
         ("followed by", None if job.followed_by is None else _pretty(job.followed_by.body)),
         ("lease ends", None if job.reserved_until is None else output.when(job.reserved_until)),
         ("held by", job.reserved_by),

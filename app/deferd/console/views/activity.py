@@ -1,4 +1,4 @@
-"""The pages Activity, Tasks and Events: what people and keys changed, work in the background, and events."""
+"""The pages Activity, Tasks and Events: what people and keys changed, work in the background, batches, and events."""
 
 from __future__ import annotations
 
@@ -70,14 +70,22 @@ def subject_page(change: Mapping[str, Any], now_ms: int) -> str | None:
 
 
 _TASKS_SHOWN = 100
+_BATCHES_SHOWN = 100
 _UNAVAILABLE = 503
 
 
 @pages.page("/console/tasks")
 async def tasks(visit: Visit) -> Response:
-    """The last tasks, the newest first."""
+    """The last tasks, the newest first, and batches by name."""
     listing = await visit.read(api_path("tasks"), limit=_TASKS_SHOWN)
-    return visit.render("tasks.html", here="activity", tasks=listing["tasks"])
+    found = await visit.read(api_path("batches"), limit=_BATCHES_SHOWN)
+    return visit.render(
+        "tasks.html",
+        here="activity",
+        tasks=listing["tasks"],
+        batches=found["batches"],
+        has_more=found["next_cursor"] is not None,
+    )
 
 
 @pages.page("/console/tasks/{id}")

@@ -138,6 +138,11 @@ class FindingKind(StrEnum):
         "a list of schedules or runs has one that does not exist or makes no runs, or lacks one",
         "the entry is removed or added",
     )
+    BATCH_WRONG = (
+        "batch_wrong",
+        "a batch has counted more ends than jobs, so that it may put its job too early, or is in no list",
+        "the number of jobs is set to that of the ends, and the batch is listed",
+    )
     SCHEDULE_UNREADABLE = (
         "schedule_unreadable",
         "a schedule cannot be read: it makes no runs, and calls for it fail",

@@ -127,6 +127,7 @@ class Job(Response, frozen=True, kw_only=True, eq=False, gc=False):
     unique_for: Annotated[
         float, "Seconds for which the id stays taken after the job is finished, if that was asked for."
     ] = 0.0
+    batch: Annotated[str | None, "The batch that the job is part of, if it is."] = None
     due_by: Annotated[
         datetime | None, "The latest due time to which further puts can move the job, if it has a `max_wait`."
     ] = None
@@ -264,7 +265,7 @@ class PutResult(Response, frozen=True, kw_only=True, gc=False):
     id: str
     status: Annotated[
         int,
-        one_of(*(200, 201, 409, 413, 422, 429, 503)),
+        one_of(*(200, 201, 404, 409, 413, 422, 429, 503)),
         f"{_STATUS} 201: put. 200: kept, replaced or appended. {_WHY_NOT}",
     ]
     code: Code = None
@@ -472,7 +473,10 @@ PUT_JOB = Operation(
     ),
     response=StoredJob,
     response_description="The job was put.",
-    errors=("job_exists", "job_reserved", "durability_unavailable", "topic_full"),
+    errors=(
+        *("job_exists", "job_reserved", "durability_unavailable", "topic_full"),
+        *("batch_not_found", "batch_sealed", "different_shard"),
+    ),
     status=201,
     repeatable=False,
     command="DEFERD.PUT",
@@ -647,6 +651,8 @@ FINISH_JOB = Operation(
         "job_cancelled",
         "durability_unavailable",
         "different_shard",
+        "batch_not_found",
+        "batch_sealed",
         "topic_full",
     ),
     repeatable=False,

@@ -7,7 +7,8 @@
 -- Returns { next cursor, 0 after the last step, { topics ... }, { keys of no topic ... },
 --   { topic, settings JSON, ... } of those that have settings, so that the caller checks whether they can be read,
 --   { keys of the tag index ... } for audit_tags.lua, { topic, id, ... } of lists of items that are of no known
---   collection, for audit_items.lua, { names ... } of schedules that are not listed, for audit_schedules.lua }
+--   collection, for audit_items.lua, { names ... } of schedules that are not listed, for audit_schedules.lua,
+--   { names ... } of batches, for audit_batches.lua }
 --   A topic in `due` without data is not reported: the timer visits it once more and forgets it.
 -- Bound: about ARGV[3] elements; the caller sends at most 1000.
 local SETTINGS, TOPICS = KEYS[1], KEYS[2]
@@ -18,12 +19,12 @@ local KINDS = {
   pool = true, delay = true, ready = true, reserved = true, dead = true, finished = true, expiry = true,
   holders = true, cancelled = false, tally = true, requests = true,
   tagged = true, taken = true, follow = true, items = true, runs = true,
-  groups = true, flows = true, turns = true, limited = true,
+  groups = true, flows = true, turns = true, limited = true, ends = true,
 }
 local OF_SHARD = { settings = true, topics = true, due = true, lock = true, clock = true, aside = true,
   idle = true, tally = true, schedules = true, schedule_due = true, earlier_runs = true, calendars = true, activity = true, tasks = true,
-  push = true, partitioned = true }
-local names, strays, with_settings, of_tags, lists, schedules = {}, {}, {}, {}, {}, {}
+  push = true, partitioned = true, batches = true }
+local names, strays, with_settings, of_tags, lists, schedules, batches = {}, {}, {}, {}, {}, {}, {}
 
 local reply
 if where == 'keys' then
@@ -35,6 +36,8 @@ if where == 'keys' then
     elseif string.sub(rest, 1, 9) == 'schedule/' then
       local name = string.sub(rest, 10)
       if redis.pcall('ZSCORE', PREFIX .. 'schedules', name) == false then schedules[#schedules + 1] = name end
+    elseif string.sub(rest, 1, 6) == 'batch/' then
+      batches[#batches + 1] = string.sub(rest, 7)
     elseif string.find(rest, '^[^/]+:items/[^/]+$') then
       local topic, id = string.match(rest, '^(.+):items/(.+)$')
       -- An error, for a key of the wrong type, is not 0: a check of the topic reports that.
@@ -71,4 +74,4 @@ else
     if redis.call('HEXISTS', SETTINGS, topic) == 0 then names[#names + 1] = topic end
   end
 end
-return { reply[1], names, strays, with_settings, of_tags, lists, schedules }
+return { reply[1], names, strays, with_settings, of_tags, lists, schedules, batches }

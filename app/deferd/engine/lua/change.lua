@@ -28,6 +28,7 @@ if ARGV[5] ~= '' then
     if key == 'g' then has_new_tags = true end
     if key == 'wi' or key == 'sp' then has_new_place = true end
   end
+  if has_new_tags and record.extra.ba then record.extra.g = BATCHES.tags_with(record.extra.g or {}, record.extra.ba) end
   has_new_flow = FLOWS.of(old_extra) ~= FLOWS.of(record.extra)
 end
 local has_new_due, due = ARGV[3] ~= '', nil

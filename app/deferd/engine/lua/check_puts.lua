@@ -49,6 +49,7 @@ local function find(id)
   job.until_ms = score or 0
   local follow_up = here.follow_up_of(id)
   if follow_up then job.follow_up = collection_of(id, follow_up) end
+  job.batch = BATCHES.of_raw(raw)
   job.body = collection_of(id, raw)
   if id ~= finishing then return job end
   local extra = read_extra(raw)
@@ -105,13 +106,16 @@ local function refusal(id, options, due, bound, extra, body)
     return { EXISTS, 'finished', taken }
   end
   if job.state == 'reserved' then return HELD end
+  local batch = extra.ba and BATCHES.to_join(extra.ba, now) or {}
+  local stays = batch.ba and batch.ba == job.batch and job.state and not is_over
+  if batch.refusal and not stays then return batch.refusal end
   if is_over or not job.state then
     if max_jobs > 0 and live >= math.ceil(max_jobs / partitions) then return FULL end
     if bound > 0 and live >= math.ceil(bound / partitions) then return FULL end
     live = live + 1
   end
   local is_due = due <= now or extra.y == 1
-  found[id] = { state = is_due and 'ready' or 'delayed', body = new_collection(body) }
+  found[id] = { state = is_due and 'ready' or 'delayed', body = new_collection(body), batch = batch.ba }
   return nil
 end
 

@@ -15,7 +15,8 @@
 --     (lib/ends.lua) |
 --   0 delay, 1 instant u8 | that delay or instant, ms u64 | nonce u64 |
 --   the number of live jobs in the topic from which on the put is refused, 0: only the topic's limit, u32 |
---   the rest of a record as in lib/record.lua: length of extra u32 | extra | body
+--   the rest of a record as in lib/record.lua: length of extra u32 | extra | body; the `ba` of a job of a batch is the name
+--   alone
 -- Returns { 'terms', ... } of lib/terms.lua when ARGV[3] is outdated; otherwise
 --   { 'done', the topic's max_jobs or 0, for each job a code or a table, the topic's default durability }:
 --   { code, state, record, lease end ms, consumer }: 1 created, 2 kept, 3 replaced, 4 appended
@@ -23,6 +24,7 @@
 --   { 2, state } for a kept job that is not returned
 --   -1 the id is taken: { -1, state, until when its retention or `unique_for` takes the id, ms, else 0 }
 --   -2 a consumer holds the job, -3 the topic is full, -4 the items would be too many or too large
+--   -6 there is no such batch in the shard, -7 it is sealed (not in a script that embeds this one)
 -- Bound: the caller sends at most 1000 jobs. To learn that jobs exist, at most READ_AT_ONCE are read in vain.
 local REJECT, KEEP, REPLACE, DELAY_GIVEN = 0, 1, 2, 0
 local CREATED, KEPT, REPLACED, FOLLOWS, FOLLOW_UP_KEPT, EXISTS, HELD, FULL = 1, 2, 3, 5, 6, -1, -2, -3
@@ -39,6 +41,7 @@ local now, kept_room, with_records, last, max_jobs, partitions, topic_defaults
 local live  -- the number of live jobs, counted when first needed
 local noted  -- events; one table, as it is a local of several functions
 local delayed, ready, watched, earliest, has_ready
+local is_embedded  -- whether another script has made the call, and has checked before that all jobs can be put
 local has_flows  -- whether any job of the call has a group or a priority
 local last_due, last_due_text  -- most jobs of a batch are due at the same instant
 local has_tombstones, has_taken
@@ -56,21 +59,23 @@ local function room_within(bound)
   return math.ceil(most / partitions) - live
 end
 
--- The rest of a job's record with the topic's defaults filled in, how long it may wait after it is due, and its tags;
--- nil for none.
+-- The rest of a job's record with the topic's defaults filled in, how long it may wait after it is due, its tags, and its
+-- batch, see BATCHES.to_join; nil for none.
 local function complete(rest, length, is_as_sent)
   if not topic_defaults and (length == 0 or is_as_sent and string.find(rest, PLACED_ONLY, 5)) then return rest, nil end
   local policy = length == 0 and {} or cjson.decode(string.sub(rest, 5, 4 + length))
-  if topic_defaults then
-    for key, value in pairs(topic_defaults) do
-      if policy[key] == nil then policy[key] = value end
-    end
+  for key, value in pairs(topic_defaults or {}) do
+    if policy[key] == nil then policy[key] = value end
+  end
+  local batch = policy.ba and BATCHES.to_join(policy.ba, now, is_embedded)
+  if batch then policy.ba = batch.ba end
+  if topic_defaults or batch then
     local extra = cjson.encode(policy)
     rest = write('<I4', #extra) .. extra .. string.sub(rest, 5 + length)
   end
   local wait, deadline = policy.x, policy.l
   if deadline and deadline > 0 and not (wait and wait > 0 and wait < deadline) then wait = deadline end
-  return rest, wait, policy.g
+  return rest, wait, policy.g, batch
 end
 
 -- Whether a put may make a job ready at once.
@@ -116,24 +121,28 @@ local function put(id, options, due, nonce, bound, job_rest, extra_length)
     if code then return code, shown end
     on_conflict, only_live = special.conflict(options, item)
   end
-  local rest, wait, tags = complete(job_rest, extra_length, is_as_sent)
+  local rest, wait, tags, batch = complete(job_rest, extra_length, is_as_sent)
+  local refused = batch and batch.refusal
   local record = write('<I6I6I6I4', now, due, nonce, 0) .. rest
   local room = (max_jobs > 0 or bound > 0) and room_within(bound) or math.huge
   local taken = has_taken and not only_live and call('ZSCORE', TAKEN, id)
   taken = taken and tonumber(taken) > now and tonumber(taken)
-  if room > 0 and not taken and call('HSETNX', POOL, id, record) == 1 then
+  if room > 0 and not taken and not refused and call('HSETNX', POOL, id, record) == 1 then
     if live then live = live + 1 end
     if has_tombstones then call('ZREM', CANCELLED, id) end
     if has_taken then call('ZREM', TAKEN, id) end
     if tags then index_tags({ id }, tags) end
     if has_flow then FLOWS.joined(read_extra(record)) end
+    if batch then BATCHES.joined(batch.name) end
     enqueue(id, due, wait)
     if item then return special.begin_collection(id, record, item) end
     return CREATED, record
   end
-  if redis.call('HEXISTS', POOL, id) == 0 then
+  -- Of a replaced job it matters whether it is of a batch, or waited for; others are not read.
+  local old = redis.call(on_conflict == REPLACE and 'HGET' or 'HEXISTS', POOL, id)
+  if not old or old == 0 then
     if taken then return EXISTS, nil, 'finished', taken end
-    return FULL
+    return refused or FULL
   end
   if on_conflict == KEEP and not only_live then return KEPT end
   flush()
@@ -146,13 +155,18 @@ local function put(id, options, due, nonce, bound, job_rest, extra_length)
     end
   end
   if state == 'reserved' then return HELD end
+  local left = on_conflict == REPLACE and not is_over and BATCHES.of_raw(old) or nil
+  local stays = batch and left == batch.ba
+  if refused and not stays then return refused end
   if is_over and room <= 0 then return FULL end
-  if not is_over and ENDS.may_matter() then record = ENDS.in_place_of(redis.call('HGET', POOL, id), record) end
+  if not is_over then record = ENDS.in_place_of(old, record) end
   remove_job(id, state, score, now)
   redis.call('HSET', POOL, id, record)
   if tags then index_tags({ id }, tags) end
   if live and is_over then live = live + 1 end
   if has_flow then FLOWS.joined(read_extra(record)) end
+  if left and not stays then BATCHES.ended(left, 'cancelled') end
+  if batch and not stays then BATCHES.joined(batch.name) end
   enqueue(id, due, wait)
   if item then return special.begin_collection(id, record, item) end
   return only_live and is_over and CREATED or REPLACED, record
@@ -268,7 +282,8 @@ with_records = kept_room > 0
 last = (#ARGV > 5 or may_become_ready(ARGV[5])) and last_position()
 local settings, is_new = ensure_topic()
 max_jobs = not ENDS.has_room and settings.j or 0
-local outdated = ARGV[3] ~= '' and outdated_terms(settings, ARGV[3])
+is_embedded = ARGV[3] == ''
+local outdated = not is_embedded and outdated_terms(settings, ARGV[3])
 if outdated then return outdated end
 partitions = settings.n or 1
 noted = settings.ev and { of_put = event_of_put }

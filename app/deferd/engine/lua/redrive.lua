@@ -39,6 +39,7 @@ for index, id in ipairs(ids) do
       redis.call('HSET', POOL, id, write_record(record))
       watch_expiry(id, record)
       FLOWS.joined(record.extra)
+      if record.extra.ba then BATCHES.reopened(record.extra.ba, 'dead') end
     end
   end
 end

@@ -77,6 +77,7 @@ for index, id in ipairs(ids) do
     if record.extra.g then tagged[id] = record.extra.g end
     FLOWS.joined(record.extra)
     ENDS.joined(record.extra)
+    if record.extra.ba then BATCHES.reopened(record.extra.ba, 'cancelled') end
   end
 end
 if #back > 0 then

@@ -2,13 +2,15 @@
 -- or is cancelled; not when a put replaces it, or when its retention is over.
 -- Keys of a record's extra:
 --   oe  `on_end` of contract/ends.py: the job that the end puts; false for none
+--   ba  the batch of the job (lib/batches.lua)
 --   wt  1 when somebody has waited for the job (watch.lua), and maybe still does
 -- A topic has the key `ends`, a STRING, from when a job with one of these is stored until the topic is forgotten. While it
 -- has not, calls that cancel jobs need not read them.
 -- @include topic record
+local BATCHES = {}  -- the functions of lib/batches.lua
 local ENDS = { MOST_ID = 255, AT_ONCE = 1000, KEEP = 1, DELAY = 0 }
 
-function ENDS.matters(extra) return extra.oe or extra.wt end
+function ENDS.matters(extra) return extra.oe or extra.ba or extra.wt end
 
 -- Whether the topic may have jobs whose end matters.
 function ENDS.may_matter()
@@ -83,6 +85,7 @@ end
 function ENDS.ended(id, record, outcome, result)
   local extra = record.extra
   ENDS.tell(id, record, outcome)
+  if extra.ba then BATCHES.ended(extra.ba, outcome) end
   if not extra.oe then return end
   local is_meant = not extra.oe.on
   for _, one in ipairs(extra.oe.on or {}) do is_meant = is_meant or one == outcome end
