@@ -17,7 +17,7 @@ from deferd.engine.script_library import NAME_PREFIX
 from tests.acceptance.service_process import ServiceProcess
 from tests.faults.clients import Clients
 from tests.faults.deployment import Deployment, FaultyStore, RecordingProcess, clock_error_h, deployed
-from tests.faults.drawn_puts import PUSHED_TOPICS, SPREAD_TOPIC, TOPICS, WORKER_TOPIC
+from tests.faults.drawn_puts import END_TOPIC, PUSHED_TOPICS, SPREAD_TOPIC, TOPICS, WORKER_TOPIC
 from tests.faults.flow_control import LIMITS, FlowControl, check_limits
 from tests.faults.history import History, Operation, Recorder, read_history
 from tests.faults.injection import FaultNotInjected, inject
@@ -39,7 +39,7 @@ PARTITIONS, MORE_PARTITIONS = 2, 4
 GROWS_AFTER = 5
 """Faults, before the topic with partitions gets more of them."""
 JOB_TOPICS = (*TOPICS, WORKER_TOPIC, *PUSHED_TOPICS)
-ALL_TOPICS = (*JOB_TOPICS, SET_TOPIC)
+ALL_TOPICS = (*JOB_TOPICS, SET_TOPIC, END_TOPIC)
 CALLS_BETWEEN_FAULTS = {"put": 10, "cancel": 3, "pop": 5, "finish": 5, "sadd": 2, "spop": 2}
 """How many calls of each kind must succeed between two faults."""
 UNSEEN_POPS = {WORKER_TOPIC, *PUSHED_TOPICS}
@@ -298,6 +298,7 @@ async def _drain(deployment: Deployment, seed: int, began_s: float) -> Path:
     clients = Clients("drain", str(seed), began_s, urls, Recorder(file), has_groups=deployment.has_groups)
     async with asyncio.TaskGroup() as tasks:
         waiting = [tasks.create_task(clients.finish_remaining(topic, DRAIN_S)) for topic in TOPICS]
+        waiting.append(tasks.create_task(clients.take_ends()))
         if await _is_empty_in_time(deployment, clients):
             await asyncio.gather(*map(clients.put_burst, TOPICS))
             await _is_empty_in_time(deployment, clients)
@@ -363,6 +364,8 @@ def _check(
     for (topic, job), operations in history.of_job.items():
         there = "there" if job in contents[topic].pool else "not found"
         operations.append(Operation("look", topic, job, *read_s, there))
+        if topic in TOPICS:
+            operations.append(Operation("end", topic, job, *read_s, "none"))
     outcome.operations = count_outcomes(history)
     outcome.verbs = count_verbs(history)
     outcome.broken = broken_promises(history, clock)
