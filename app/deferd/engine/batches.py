@@ -24,11 +24,15 @@ from deferd.engine.record import json_bytes
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 
-_EXISTED, _CREATED, _NOT_FOUND, _TOO_MANY, _PARTITIONED = range(5)
+_EXISTED, _CREATED, _NOT_FOUND, _TOO_MANY, _PARTITIONED, _CHANGED = range(6)
 """What lua/batch_set.lua returns."""
 _LOOKED_AT_MAX = 2000
 """Batches that are looked at for a page."""
 _BEGIN, _DELETE = 0, 1
+
+
+class ChangedMeanwhile(Exception):
+    """A batch has been made, or puts its job into another topic, since it was found."""
 
 
 class StoredBatch(NamedTuple):
@@ -64,6 +68,8 @@ class Batches:
                 `on_end` has several partitions.
             BatchNotFound: it was deleted since `find`.
             DifferentShard: the topic of its `on_end` is in another shard than the batch.
+            ChangedMeanwhile: somebody has made it since `find`, or changed the topic of its `on_end`. Nothing was done,
+                as the caller may not be allowed to change it.
         """
         topic = stored.topic if stored is not None else ""
         if batch.on_end is not None:
@@ -73,7 +79,8 @@ class Batches:
         if not topic:
             raise _invalid(("body", "on_end"), "is required: there is no such batch yet", None)
         on_end = "" if batch.on_end is None else _on_end(batch.on_end)
-        args = (topic, name, on_end, batch.expect or 0, int(batch.seal), limits.BATCHES_OPEN_MAX)
+        found = "" if stored is None else stored.topic
+        args = (topic, name, on_end, batch.expect or 0, int(batch.seal), limits.BATCHES_OPEN_MAX, found)
         code, *fields = await self._scripts.run("batch_set", self._keys.of_topic(topic), args)
         match code:
             case int() if code == _PARTITIONED:
@@ -83,6 +90,8 @@ class Batches:
                 raise _invalid(("path", "name"), text, name)
             case int() if code == _NOT_FOUND:
                 raise BatchNotFound(name)
+            case int() if code == _CHANGED:
+                raise ChangedMeanwhile
         return _read(name, self._keys.shard_of(topic), fields), code == _CREATED
 
     async def find(self, name: str) -> StoredBatch | None:

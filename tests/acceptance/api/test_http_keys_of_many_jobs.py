@@ -38,6 +38,7 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
     keys = KeysFile(Path(tmp_path_factory.mktemp("keys")) / "keys.toml")
     keys.add("all", "admin", "read", "put", "pop", "cancel")
     keys.add("shop", "read", "put", "cancel", topics=("shop.*",))
+    keys.add("bank", "put", topics=("bank.*",))
     keys.add("reader", "read", topics=("shop.*",))
     keys.add("putter", "put", topics=("shop.*",))
     keys.add("canceller", "cancel", topics=("shop.*",))
@@ -203,6 +204,17 @@ async def test_keys_need_the_topic_into_which_a_batch_puts(keyed: Keyed) -> None
         {"name": "ours", "cancelled": 1, "deleted": True},
     )
     assert await keyed.status("all", "GET", "/jobs/theirs.jobs/a") == 200
+
+
+async def test_a_key_cannot_take_a_batch_that_another_one_makes_at_the_same_time(keyed: Keyed) -> None:
+    for number in range(20):
+        statuses = await asyncio.gather(
+            *(
+                keyed.status(key, "PUT", f"/batches/both-{number}", {"on_end": {"topic": topic}})
+                for key, topic in (("bank", "bank.done"), ("shop", "shop.done"))
+            )
+        )
+        assert sorted(statuses) == [201, 403]
 
 
 async def test_keys_need_the_schedules_topic_old_and_new(keyed: Keyed) -> None:

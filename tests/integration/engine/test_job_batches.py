@@ -18,7 +18,7 @@ from deferd.contract.model import ChangeJob, TopicSettings
 from deferd.contract.operations.audits import FindingKind
 from deferd.contract.operations.batches import PutBatchOfJobs
 from deferd.contract.topic_patterns import TopicPatterns
-from deferd.engine.batches import StoredBatch
+from deferd.engine.batches import ChangedMeanwhile, StoredBatch
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
@@ -112,6 +112,19 @@ async def test_a_batch_that_was_deleted_meanwhile_is_not_made_again(driver: Engi
     await put_batch(driver.engine)
     with pytest.raises(BatchNotFound):
         await driver.engine.batches.delete(stored, None, "cancel")
+
+
+async def test_a_batch_that_was_made_meanwhile_is_not_changed(driver: EngineDriver) -> None:
+    await put_batch(driver.engine)
+    driver.server.command("DEL", "deferd:{0}:batches")  # so that it is not found
+    mine = PutBatchOfJobs.model_validate({"on_end": {"topic": "mine"}})
+    with pytest.raises(ChangedMeanwhile):
+        await driver.engine.batches.put(NAME, mine, await driver.engine.batches.find(NAME))
+    found = await driver.engine.batches.get(NAME)
+    assert found.topic == DONE
+    await driver.engine.batches.put(NAME, mine, found)
+    with pytest.raises(ChangedMeanwhile):
+        await driver.engine.batches.put(NAME, mine, found)
 
 
 async def test_its_job_needs_a_topic_with_one_partition(driver: EngineDriver) -> None:

@@ -10,7 +10,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from deferd.api.auth.api_keys import Arguments, Recorded
-from deferd.api.context import CurrentRequest
+from deferd.api.context import CurrentRequest, RequestContext
 from deferd.api.openapi.document import model_of
 from deferd.api.operation_router import OperationRouter
 from deferd.api.responses import JsonResponse, instant_or_none
@@ -20,7 +20,7 @@ from deferd.contract.operations import batches as contract
 from deferd.contract.operations.batches import PutBatchOfJobs
 from deferd.contract.strict_model import StrictModel
 from deferd.contract.timestamps import instant
-from deferd.engine.batches import StoredBatch
+from deferd.engine.batches import ChangedMeanwhile, StoredBatch
 
 router = OperationRouter()
 _BY_PEOPLE = Recorded(via=frozenset(("console", "cli")))
@@ -57,16 +57,24 @@ def _topics_of_put(arguments: Arguments) -> Collection[str]:
     responses={201: {"model": model_of(contract.Batch), "description": "The batch was created."}},
 )
 async def set_batch(request: CurrentRequest, name: NameOfBatch, batch: PutBatchOfJobs) -> Response:
-    batches = request.engine.batches
-    before = await batches.find(name)
+    while True:
+        try:
+            stored, is_new = await _set(request, name, batch)
+            break
+        except ChangedMeanwhile:
+            continue
+    request.changed_topic, request.now = stored.topic, _recorded(stored)
+    return JsonResponse(shown_batch(stored), 201 if is_new else 200)
+
+
+async def _set(request: RequestContext, name: str, batch: PutBatchOfJobs) -> tuple[StoredBatch, bool]:
+    before = await request.engine.batches.find(name)
     if before is not None:
         request.admission.check_topic(before.topic)
         request.was = _recorded(before)
     has_no_jobs = before is None or (before.joined == 0 and before.completed_ms is None)
     with request.room_for_batch(_topics_of_put({"batch": batch}), puts=batch.seal and has_no_jobs):
-        stored, is_new = await batches.put(name, batch, before)
-    request.changed_topic, request.now = stored.topic, _recorded(stored)
-    return JsonResponse(shown_batch(stored), 201 if is_new else 200)
+        return await request.engine.batches.put(name, batch, before)
 
 
 @router.serves(contract.LIST_BATCHES)
