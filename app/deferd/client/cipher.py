@@ -14,12 +14,12 @@ from pydantic_core import from_json
 from deferd.client.errors import Undecryptable
 from deferd.client.request_body import encode, not_json
 from deferd.client.requests import parsed
-from deferd.contract.encrypted_values import MARK, VERSION, EncryptedValue, read_encrypted
+from deferd.contract.encrypted_values import KEY_ID_LENGTH, MARK, VERSION, EncryptedValue, read_encrypted
 from deferd.contract.topic_patterns import TopicPatterns
 
 KEYS_VARIABLE = "DEFERD_CIPHER_KEYS"
 """Environment variable that names the file with the keys."""
-_KEY_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_KEY_ID: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{KEY_ID_LENGTH - 1}}}")
 _BASE64: Final = re.compile(r"[A-Za-z0-9_-]*")
 _KEY_IN_TEXT: Final = re.compile(r":[A-Za-z0-9+/_-]{43}")
 _KEY_BYTES: Final = 32

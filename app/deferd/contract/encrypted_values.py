@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 MARK = "deferd:encrypted"
 VERSION = "1"
+KEY_ID_LENGTH = 64
 _PREFIX = f"{MARK}:"
 
 
@@ -57,9 +58,12 @@ def read_encrypted(value: Any) -> EncryptedValue | None:
 
 
 def key_of(value: Any) -> str | None:
-    """The id of the key with which a JSON value or a text is encrypted; None if it is not, or not of this version."""
+    """The id of the key with which a JSON value or a text is encrypted; None if it is not, or not of this version.
+
+    None also for an id that no key has: pages show it in place of the value, and anybody may have put it.
+    """
     try:
         encrypted = read_encrypted(value)
     except ValueError:
         return None
-    return None if encrypted is None else encrypted.key
+    return None if encrypted is None or len(encrypted.key) > KEY_ID_LENGTH else encrypted.key

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from deferd import Cipher, InvalidInput, Undecryptable
 from deferd.cli.framework import values
+from deferd.contract.encrypted_values import EncryptedValue, key_of
 from tests.drawn_input import drawn, json_values
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "encryption"
@@ -95,6 +96,13 @@ def test_a_key_that_is_not_there_is_named_and_no_value_of_one_is_shown() -> None
     assert refused.value.key == "k2"
     assert repr(CIPHER) == "Cipher(k2, k1)"
     assert (CIPHER.key, CIPHER.key_ids) == ("k2", ("k2", "k1"))
+
+
+def test_what_is_shown_as_the_id_of_a_key_is_not_longer_than_one() -> None:
+    for length, is_one in ((64, True), (65, False)):
+        encrypted = EncryptedValue("k" * length, "AA")
+        assert (key_of(encrypted.as_json()) is not None) is (key_of(encrypted.as_text()) is not None) is is_one
+    assert Cipher(Cipher.new_key("k" * 64)).key == "k" * 64
 
 
 def test_another_key_of_the_same_id_does_not_decrypt() -> None:

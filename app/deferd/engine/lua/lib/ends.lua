@@ -25,7 +25,8 @@ function ENDS.joined(extra)
   ENDS.known = true
 end
 
--- The job that an end puts: { topic, id or nil, what a new id is made of, argument of put.lua }.
+-- The job that an end puts: { topic, id or nil, what a new id is made of, argument of put.lua }. A cipher of a client knows
+-- the body by its members: client/encrypted_calls.py.
 local function job_of_end(id, record, outcome, result)
   local extra = record.extra
   local topic, attempts = string.match(TOPIC, '^[^#]*'), record.attempts + (outcome == 'finished' and 1 or 0)
