@@ -6,6 +6,9 @@ that put and end them. Its name does not tell the shard, so a batch is looked fo
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import random
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -29,6 +32,8 @@ _EXISTED, _CREATED, _NOT_FOUND, _TOO_MANY, _PARTITIONED, _CHANGED = range(6)
 _LOOKED_AT_MAX = 2000
 """Batches that are looked at for a page."""
 _BEGIN, _DELETE = 0, 1
+_YIELDS_FOR_S = 0.05
+"""Two that have yielded to each other try again at different times."""
 
 
 class ChangedMeanwhile(Exception):
@@ -68,8 +73,8 @@ class Batches:
                 `on_end` has several partitions.
             BatchNotFound: it was deleted since `find`.
             DifferentShard: the topic of its `on_end` is in another shard than the batch.
-            ChangedMeanwhile: somebody has made it since `find`, or changed the topic of its `on_end`. Nothing was done,
-                as the caller may not be allowed to change it.
+            ChangedMeanwhile: somebody has made it since `find`, maybe in another shard, or changed the topic of its
+                `on_end`. Nothing was done, as the caller may not be allowed to change it.
         """
         topic = stored.topic if stored is not None else ""
         if batch.on_end is not None:
@@ -92,12 +97,22 @@ class Batches:
                 raise BatchNotFound(name)
             case int() if code == _CHANGED:
                 raise ChangedMeanwhile
-        return _read(name, self._keys.shard_of(topic), fields), code == _CREATED
+        made = _read(name, self._keys.shard_of(topic), fields)
+        if code == _CREATED and self._keys.shards > 1 and len(await self._find_all(name)) > 1:
+            # Of those that are made in several shards at the same time the later ones see the others.
+            with contextlib.suppress(BatchNotFound):
+                await self._delete_step(made, _DELETE)
+            await asyncio.sleep(random.uniform(0, _YIELDS_FOR_S))  # noqa: S311 (no secret)
+            raise ChangedMeanwhile
+        return made, code == _CREATED
 
     async def find(self, name: str) -> StoredBatch | None:
         """The batch of this name, None if there is none."""
+        return next(iter(await self._find_all(name)), None)
+
+    async def _find_all(self, name: str) -> list[StoredBatch]:
         found = await all_results(self._page(shard, f"[{name}", 1) for shard in range(self._keys.shards))
-        return next((one for page, _ in found for one in page if one.name == name), None)
+        return [one for page, _ in found for one in page if one.name == name]
 
     async def get(self, name: str) -> StoredBatch:
         """The batch of this name. Raises BatchNotFound."""

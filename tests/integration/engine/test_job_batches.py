@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from deferd.contract.bulk_model import CancelSelected
-from deferd.contract.errors import BatchNotFound, BatchSealed, DeferdError, InvalidInput, JobExists
+from deferd.contract.errors import BatchNotFound, BatchSealed, DeferdError, DifferentShard, InvalidInput, JobExists
 from deferd.contract.model import ChangeJob, TopicSettings
 from deferd.contract.operations.audits import FindingKind
 from deferd.contract.operations.batches import PutBatchOfJobs
@@ -22,6 +22,7 @@ from deferd.engine.batches import ChangedMeanwhile, StoredBatch
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
+from deferd.engine.redis_keys import Keys
 from deferd.store.connection import connect
 from tests.drawn_input import FACTOR, drawn
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver, job, started_engine
@@ -125,6 +126,24 @@ async def test_a_batch_that_was_made_meanwhile_is_not_changed(driver: EngineDriv
     await driver.engine.batches.put(NAME, mine, found)
     with pytest.raises(ChangedMeanwhile):
         await driver.engine.batches.put(NAME, mine, found)
+
+
+async def test_a_name_is_made_in_one_shard_only(server: StoreServer) -> None:
+    async def make(engine: Engine, name: str, topic: str) -> StoredBatch | None:
+        while True:
+            try:
+                return await put_batch(engine, name, on_end={"topic": topic})
+            except ChangedMeanwhile:
+                continue
+            except DifferentShard:
+                return None
+
+    async with started_engine(server.url, shards=2) as engine:
+        topics = {Keys(2).shard_of(name): name for name in map(str, range(9))}
+        names = [f"b{number}" for number in range(10)]
+        made = await asyncio.gather(*(make(engine, name, topic) for name in names for topic in topics.values()))
+        assert len([one for one in made if one is not None]) == len(names)
+        assert sorted(one.name for one in (await engine.batches.page(None, 100, None))[0]) == names
 
 
 async def test_its_job_needs_a_topic_with_one_partition(driver: EngineDriver) -> None:
