@@ -3,7 +3,7 @@
 -- Keys of a record's extra:
 --   oe  `on_end` of contract/ends.py: the job that the end puts; false for none
 --   ba  the batch of the job (lib/batches.lua)
---   wt  ms until which somebody waits for the end
+--   wt  1 when somebody has waited for the job (watch.lua), and maybe still does
 -- A topic has the key `ends`, a STRING, from when a job with one of these is stored until the topic is forgotten. While it
 -- has not, calls that cancel jobs need not read them.
 -- @include topic record
@@ -64,13 +64,27 @@ function ENDS.put(topic, id, seed, extra, body)
   puts[#puts + 1] = { topic = topic, id = id, new_id = 'end-' .. string.sub(hash, 1, 32), job = head .. extra .. body }
 end
 
+-- Tell those who wait for a job, if somebody has, what happened to it: an outcome, or progress.
+function ENDS.tell(id, record, what)
+  if not record.extra.wt then return end
+  local topic = string.match(TOPIC, '^[^#]*')
+  redis.call('PUBLISH', 'deferd:ended', string.format('%s %s %.0f %s', topic, id, record.created, what))
+end
+
+-- The record of a job that takes the place of a live one, of which this is the record: who waits for that waits for it.
+function ENDS.in_place_of(raw, record)
+  local is_read, extra = pcall(read_extra, raw)
+  if not (is_read and extra.wt) then return record end
+  local new = read_record(record)
+  new.extra.wt = 1
+  return write_record(new)
+end
+
 -- A job has ended. `record` is what it was, when it is dead with the reason, and `outcome` is finished, dead or cancelled;
 -- `result` is the JSON of the finish, if it had one. Its collected items must still be there.
 function ENDS.ended(id, record, outcome, result)
   local extra = record.extra
-  if extra.wt then
-    redis.call('PUBLISH', 'deferd:ended', string.format('%s %s %s', string.match(TOPIC, '^[^#]*'), id, outcome))
-  end
+  ENDS.tell(id, record, outcome)
   if extra.ba then BATCHES.ended(extra.ba, outcome) end
   if not extra.oe then return end
   local is_meant = not extra.oe.on
