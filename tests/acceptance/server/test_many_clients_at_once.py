@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from contextlib import ExitStack
 
+from deferd import Client
 from tests.acceptance.service_process import ServiceProcess
 from tests.acceptance.wire import request
 
@@ -21,20 +21,22 @@ def connected_socket(service: ServiceProcess, stack: ExitStack) -> socket.socket
 def test_a_client_that_is_known_is_served_before_most_of_those_that_begin(
     shared_service: ServiceProcess, topic: str
 ) -> None:
-    look = request("GET", f"/topics/{topic}")
+    put = request("POST", "/jobs", {"topic": topic})
     with ExitStack() as stack:
         known = connected_socket(shared_service, stack)
-        known.sendall(request("POST", "/jobs", {"topic": topic}))
-        assert known.recv(4096).startswith(b"HTTP/1.1 201")
+        known.sendall(PROBE)
+        assert known.recv(4096).startswith(b"HTTP/1.1 200")
         new = [connected_socket(shared_service, stack) for _ in range(CLIENTS)]
         new[-1].sendall(PROBE)
         assert new[-1].recv(4096)  # so all have been accepted
         with shared_service.frozen():
             for each in new[:-1]:
-                each.sendall(request("POST", "/jobs", {"topic": topic}))
-            known.sendall(look)  # the last of all, and it is there with all others when the service goes on
-        head, _, body = known.recv(4096).partition(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 200")
-        assert json.loads(body)["counts"]["ready"] < CLIENTS / 2
-        for each in new[:-1]:
+                each.sendall(put)
+            known.sendall(
+                request("POST", "/jobs", {"topic": topic, "id": "known"})
+            )  # the last of all, and it is there with all others when the service goes on
+        for each in (known, *new[:-1]):
             assert each.recv(4096).startswith(b"HTTP/1.1 201")
+    with Client(shared_service.url, key="") as client:
+        order = [job.id for job in client.pop(topic, count=CLIENTS)]
+    assert order.index("known") < CLIENTS / 2
