@@ -32,9 +32,8 @@ def test_a_client_that_is_known_is_served_before_most_of_those_that_begin(
         with shared_service.frozen():
             for each in new[:-1]:
                 each.sendall(put)
-            known.sendall(
-                request("POST", "/jobs", {"topic": topic, "id": "known"})
-            )  # the last of all, and it is there with all others when the service goes on
+            # The last of all, and it is there with all others when the service goes on.
+            known.sendall(request("POST", "/jobs", {"topic": topic, "id": "known"}))
         for each in (known, *new[:-1]):
             assert each.recv(4096).startswith(b"HTTP/1.1 201")
     with Client(shared_service.url, key="") as client:
