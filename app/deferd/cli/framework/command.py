@@ -178,7 +178,12 @@ def _refused(field_error: FieldError, ctx: click.Context) -> str:
 
 
 def _argument(path: list[str], ctx: click.Context) -> str:
-    """The option or argument that set the field at `path`, and the rest of the path."""
+    """The option or argument that set the field at `path`, and the rest of the path.
+
+    The options of the connection set no field: the `url` of a push is not --url.
+    """
+    from deferd.cli.framework.options import SETTINGS
+
     if not path:
         return "the request:"
     first, *more = path
@@ -186,7 +191,9 @@ def _argument(path: list[str], ctx: click.Context) -> str:
     names = {
         parameter.name: parameter_name(parameter)
         for parameter in ctx.command.params
-        if parameter.name and ctx.get_parameter_source(parameter.name) is not ParameterSource.DEFAULT
+        if parameter.name
+        and parameter.name not in SETTINGS
+        and ctx.get_parameter_source(parameter.name) is not ParameterSource.DEFAULT
     }
     return f"{names.get(first, first)}{rest}"
 
