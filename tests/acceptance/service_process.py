@@ -183,9 +183,16 @@ class ServiceProcess:
 
     def waiting_pops(self) -> int:
         """How many pops currently wait for a job, in all server processes."""
+        return self._gauge("deferd_waiting_pops")
+
+    def _gauge(self, name: str) -> int:
         metrics = httpx.get(f"{self.url}/metrics", timeout=5, verify=NO_TLS).text
-        counts = re.findall(r"^deferd_waiting_pops(?:\{.*\})? (\S+)", metrics, re.MULTILINE)
+        counts = re.findall(rf"^{name}(?:\{{.*\}})? (\S+)", metrics, re.MULTILINE)
         return round(sum(map(float, counts)))
+
+    def wait_for_job_waits(self, number: int) -> None:
+        """Wait until this number of requests wait for the end or the progress of a job."""
+        wait_until(lambda: self._gauge("deferd_job_waits") == number, WAITING_S, f"{number} requests wait for jobs")
 
     def wait_for_waiting_pops(self, number: int) -> None:
         """Wait until this number of pops wait for a job."""

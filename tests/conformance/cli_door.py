@@ -97,8 +97,11 @@ class CliDoor(HttpDoor):
         snooze = () if fields.pop("count", True) else ("--no-count",)
         return Job.of(self._on_delivery("release", job_id, receipt, *_flags(fields), *snooze))
 
-    def touch(self, job_id: str, receipt: str | None = None, *, ttr: float | None = None) -> float:
-        touched = self._on_delivery("touch", job_id, receipt, *_flags({} if ttr is None else {"ttr": ttr}))
+    def touch(
+        self, job_id: str, receipt: str | None = None, *, ttr: float | None = None, progress: Any = None
+    ) -> float:
+        reported = () if progress is None else ("--progress", json.dumps(progress))
+        touched = self._on_delivery("touch", job_id, receipt, *_flags({} if ttr is None else {"ttr": ttr}), *reported)
         return datetime.fromisoformat(touched["reserved_until"]).timestamp()
 
     def bury(self, job_id: str, receipt: str | None = None, *, error: str | None = None) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from deferd import AsyncClient, DeferdError, JobRef
 from deferd.testing import EagerJobs, ServiceClock
 from tests.conformance.door import Door, Job, Refused, Result
 from tests.conformance.event_loop import EventLoop
-from tests.conformance.http_door import previewed
+from tests.conformance.http_door import previewed, waits_in
 
 
 class ClientDoor(Door):
@@ -48,6 +48,14 @@ class ClientDoor(Door):
     def get(self, job_id: str = "a") -> Job:
         return _job(self._call(self._client.get, self.topic, job_id))
 
+    def wait(self, job_id: str = "a", *, seconds: float = 60, until: str = "end", after: float | None = None) -> Job:
+        since = None if after is None else datetime.fromtimestamp(after, UTC)
+        options = {"timeout": seconds, "until": until, "after": since}
+        return _job(self._call(self._client.wait, self.topic, job_id, **options))
+
+    def waits(self) -> int:
+        return waits_in(self._client.metrics())
+
     def change(self, job_id: str, **fields: Any) -> Job:
         try:
             return _job(self._client.change(self.topic, job_id, **_with_instant(fields)))
@@ -76,8 +84,10 @@ class ClientDoor(Door):
     def release(self, job_id: str, receipt: str | None = None, **fields: Any) -> Job:
         return _job(self._call(self._client.release, self._ref(job_id, receipt), **fields))
 
-    def touch(self, job_id: str, receipt: str | None = None, *, ttr: float | None = None) -> float:
-        until: datetime = self._call(self._client.touch, self._ref(job_id, receipt), ttr=ttr)
+    def touch(
+        self, job_id: str, receipt: str | None = None, *, ttr: float | None = None, progress: Any = None
+    ) -> float:
+        until: datetime = self._call(self._client.touch, self._ref(job_id, receipt), ttr=ttr, progress=progress)
         return until.timestamp()
 
     def bury(self, job_id: str, receipt: str | None = None, *, error: str | None = None) -> None:

@@ -47,7 +47,8 @@ on_tasks = pytest.mark.doors(without=(ENGINE, ENGINE_4, GROWN, SHELVED, CLUSTER,
 also_eager = pytest.mark.doors(also=(EAGER,))
 
 _INSTANTS = (
-    *("created_at", "due_at", "reserved_since", "reserved_until", "finished_at", "deadline_at", "due_by", "asked_for"),
+    *("created_at", "due_at", "reserved_since", "reserved_until", "progress_at", "finished_at", "deadline_at"),
+    *("due_by", "asked_for"),
     *("next_run_at", "last_run_at", "updated_at", "started_at", "ended_at", "completed_at"),
 )
 
@@ -124,6 +125,14 @@ class Door(ABC):
     def get(self, job_id: str = "a") -> Job: ...
 
     @abstractmethod
+    def wait(self, job_id: str = "a", *, seconds: float = 60, until: str = "end", after: float | None = None) -> Job:
+        """The job when it has ended, has a progress from later than `after`, or after so many seconds."""
+
+    @abstractmethod
+    def waits(self) -> int:
+        """How many calls wait for jobs."""
+
+    @abstractmethod
     def change(self, job_id: str, **fields: Any) -> Job: ...
 
     @abstractmethod
@@ -149,8 +158,10 @@ class Door(ABC):
         """Returns the new `state`, `attempts` and `due_at`."""
 
     @abstractmethod
-    def touch(self, job_id: str, receipt: str | None = None, *, ttr: float | None = None) -> float:
-        """Returns the end of the lease."""
+    def touch(
+        self, job_id: str, receipt: str | None = None, *, ttr: float | None = None, progress: Any = None
+    ) -> float:
+        """Returns the end of the lease. A `progress` of None is none."""
 
     @abstractmethod
     def bury(self, job_id: str, receipt: str | None = None, *, error: str | None = None) -> None: ...

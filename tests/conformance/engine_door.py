@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec.json
+from prometheus_client import generate_latest
 
 from deferd.api.job_responses import delivery, job
 from deferd.api.routes.batches import shown_batch
@@ -26,8 +27,10 @@ from deferd.contract.model import (
 )
 from deferd.contract.operations.batches import PutBatchOfJobs
 from deferd.contract.operations.schedules_and_calendars import PutCalendar, PutSchedule
+from deferd.engine import metrics
 from deferd.engine.engine import Engine
 from deferd.engine.groups import TopicGroup
+from deferd.engine.job_waits import Until
 from deferd.engine.partitions import Layout
 from deferd.engine.record import JobRecord, Receipt
 from deferd.engine.schedule_store import StoredSchedule
@@ -37,6 +40,7 @@ from deferd.engine.topic_sweeps import Sweep
 from deferd.shelf.moving import Mover
 from tests.conformance.door import Door, Job, Refused, Result
 from tests.conformance.event_loop import EventLoop
+from tests.conformance.http_door import waits_in
 from tests.shelving import let_go
 
 
@@ -73,6 +77,16 @@ class EngineDoor(Door):
     def get(self, job_id: str = "a") -> Job:
         return _job(self._run(self._engine.queue.get(self.topic, job_id)))
 
+    def wait(self, job_id: str = "a", *, seconds: float = 60, until: str = "end", after: float | None = None) -> Job:
+        kind: Until = "progress" if until == "progress" else "end"
+        after_ms = None if after is None else round(after * 1000)
+        wait = self._engine.waits.wait(self.topic, job_id, round(seconds * 1000), until=kind, after_ms=after_ms)
+        waited = self._run(wait)
+        return Job({**_job(waited.job), "outcome": waited.outcome})
+
+    def waits(self) -> int:
+        return waits_in(generate_latest(metrics.JOB_WAITS).decode())
+
     def change(self, job_id: str, **fields: Any) -> Job:
         return _job(self._run(self._engine.queue.change(self.topic, job_id, ChangeJob.model_validate(fields))))
 
@@ -103,9 +117,12 @@ class EngineDoor(Door):
         found = {"state": released.state.value, "attempts": released.attempts}
         return Job(found if released.due_at_ms is None else {**found, "due_at": released.due_at_ms / 1000})
 
-    def touch(self, job_id: str, receipt: str | None = None, *, ttr: float | None = None) -> float:
+    def touch(
+        self, job_id: str, receipt: str | None = None, *, ttr: float | None = None, progress: Any = None
+    ) -> float:
         ttr_ms = None if ttr is None else round(ttr * 1000)
-        until_ms: int = self._run(self._engine.deliveries.touch(self.topic, job_id, Receipt.of(receipt), ttr_ms=ttr_ms))
+        touch = self._engine.deliveries.touch(self.topic, job_id, Receipt.of(receipt), ttr_ms=ttr_ms, progress=progress)
+        until_ms: int = self._run(touch)
         return until_ms / 1000
 
     def bury(self, job_id: str, receipt: str | None = None, *, error: str | None = None) -> None:

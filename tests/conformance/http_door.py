@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -68,6 +69,13 @@ class HttpDoor(Door):
     def get(self, job_id: str = "a") -> Job:
         return Job.of(self._call("GET", self._job(job_id)))
 
+    def wait(self, job_id: str = "a", *, seconds: float = 60, until: str = "end", after: float | None = None) -> Job:
+        since = None if after is None else datetime.fromtimestamp(after, UTC).isoformat()
+        return Job.of(self._call("GET", self._job(job_id), wait=seconds, until=until, after=since))
+
+    def waits(self) -> int:
+        return waits_in(self._http.get("/metrics").text)
+
     def change(self, job_id: str, **fields: Any) -> Job:
         return Job.of(self._call("PATCH", self._job(job_id), fields))
 
@@ -93,8 +101,10 @@ class HttpDoor(Door):
     def release(self, job_id: str, receipt: str | None = None, **fields: Any) -> Job:
         return Job.of(self._end("release", job_id, receipt, **fields))
 
-    def touch(self, job_id: str, receipt: str | None = None, *, ttr: float | None = None) -> float:
-        touched = self._end("touch", job_id, receipt, ttr=ttr)
+    def touch(
+        self, job_id: str, receipt: str | None = None, *, ttr: float | None = None, progress: Any = None
+    ) -> float:
+        touched = self._end("touch", job_id, receipt, ttr=ttr, progress=progress)
         assert touched.keys() == {"reserved_until"}
         return datetime.fromisoformat(touched["reserved_until"]).timestamp()
 
@@ -225,3 +235,8 @@ class HttpDoor(Door):
 def previewed(response: Mapping[str, Any]) -> Job:
     """A preview with the ids of its samples."""
     return Job({**response, "samples": {sample["id"] for sample in response["samples"]}})
+
+
+def waits_in(metrics: str) -> int:
+    """How many calls wait for jobs, by the metrics of a service."""
+    return round(sum(map(float, re.findall(r"^deferd_job_waits(?:\{.*\})? (\S+)", metrics, re.MULTILINE))))

@@ -47,6 +47,11 @@ class RespDoor(HttpDoor):
     def get(self, job_id: str = "a") -> Job:
         return self._job_reply("GET", self.topic, job_id, "JSON")
 
+    def wait(self, job_id: str = "a", *, seconds: float = 60, until: str = "end", after: float | None = None) -> Job:
+        since = () if after is None else ("AFTER", round(after * 1000))
+        words = (self.topic, job_id, "WAIT", round(seconds * 1000), "UNTIL", until, *since, "JSON")
+        return self._job_reply("GET", *words)
+
     def change(self, job_id: str, **fields: Any) -> Job:
         words: list[Any] = [self.topic, job_id, "JSON"]
         if "body" in fields:
@@ -72,8 +77,11 @@ class RespDoor(HttpDoor):
         options = _options(fields, texts=("error",))
         return self._job_reply("RELEASE", self.topic, job_id, receipt or "*", *options, *snooze)
 
-    def touch(self, job_id: str, receipt: str | None = None, *, ttr: float | None = None) -> float:
-        options = () if ttr is None else ("TTR", round(ttr * 1000))
+    def touch(
+        self, job_id: str, receipt: str | None = None, *, ttr: float | None = None, progress: Any = None
+    ) -> float:
+        options: list[Any] = [] if ttr is None else ["TTR", round(ttr * 1000)]
+        options += [] if progress is None else ["PROGRESS", json.dumps(progress)]
         reply = self._command("TOUCH", self.topic, job_id, receipt or "*", *options)
         return datetime.fromisoformat(reply["reserved_until"]).timestamp()
 

@@ -192,6 +192,28 @@ def test_touch_can_set_the_lease(door: Door) -> None:
     assert door.state() == "ready"
 
 
+def test_a_touch_reports_the_progress_of_the_job(door: Door) -> None:
+    held = door.reserve("a", {"n": 1}, retain=60, tags=["one"])
+    assert door.get()["progress"] is None
+    for progress in (0.25, {"done": 40, "of": [1, None, True, 1.5]}, 0, False, "x" * 1022):
+        until = door.touch("a", held["receipt"], progress=progress)
+        job = door.get()
+        assert (job["progress"], job["reserved_until"]) == (progress, until)
+        assert (job["body"], job["tags"]) == ({"n": 1}, ["one"])
+    assert job["created_at"] <= job["progress_at"] < until
+    door.touch("a", held["receipt"], ttr=600)
+    assert (door.get()["progress"], door.get()["progress_at"]) == (progress, job["progress_at"])
+    door.release("a", held["receipt"], delay=0)
+    with refused("receipt_stale"):
+        door.touch("a", held["receipt"], progress=1)
+    door.pass_time(1)
+    again = door.pop_one()
+    assert (again["progress"], again["attempt"]) == (progress, 2)
+    door.touch("a", again["receipt"], progress=1)
+    door.finish("a", again["receipt"])
+    assert (door.get()["progress"], door.state()) == (1, "finished")
+
+
 def test_a_buried_job_is_dead_and_not_handed_out(door: Door) -> None:
     held = door.reserve("a")
     door.bury("a", held["receipt"], error="poison")

@@ -94,12 +94,13 @@ def test_a_cancel_is_an_end_in_each_state_of_a_live_job(door: Door) -> None:
     topic = beside(door)
     for state in door.in_each_state(on_end={"topic": topic}):
         door.cancel(state)
-    assert outcomes(door, topic) == [
-        ("dead", "dead"),
-        ("delayed", "cancelled"),
-        ("finished", "finished"),
-        ("ready", "cancelled"),
-        ("reserved", "cancelled"),
+    bodies = [job["body"] for job in ended(door, topic)]
+    assert sorted((body["id"], body["outcome"], body["attempts"]) for body in bodies) == [
+        ("dead", "dead", 1),
+        ("delayed", "cancelled", 0),
+        ("finished", "finished", 1),
+        ("ready", "cancelled", 0),
+        ("reserved", "cancelled", 0),
     ]
 
 
@@ -117,6 +118,8 @@ def test_a_cancel_of_many_is_an_end_of_each(door: Door) -> None:
 def test_a_cancel_by_tag_and_a_purge_are_ends(door: Door) -> None:
     topic = beside(door)
     tag = door.topic
+    door.kill("tag-dead", tags=[tag], on_end={"topic": topic})
+    assert outcomes(door, topic) == [("tag-dead", "dead")]
     for state in ("delayed", "ready", "reserved"):
         door.put(f"tag-{state}", delay=60 if state == "delayed" else 0, tags=[tag], on_end={"topic": topic})
         if state == "reserved":
@@ -177,10 +180,10 @@ def test_only_the_outcomes_that_are_named_put_a_job(door: Door) -> None:
 def test_an_id_from_a_template_is_put_once(door: Door) -> None:
     topic = beside(door)
     on_end = {"topic": topic, "id": "{outcome}:{id}"}
-    door.kill("a", on_end=on_end)
+    door.kill("a", "first", on_end=on_end)
     door.redrive()
-    door.bury("a", door.pop_one()["receipt"])
-    assert [job["id"] for job in ended(door, topic)] == ["dead:a"]
+    door.bury("a", door.pop_one()["receipt"], error="second")
+    assert [(job["id"], job["body"]["error"]) for job in ended(door, topic)] == [("dead:a", "first")]
 
 
 def test_a_redriven_job_ends_once_more(door: Door) -> None:
@@ -203,10 +206,10 @@ def test_a_repeated_finish_is_one_end(door: Door) -> None:
 def test_a_change_sets_and_removes_it(door: Door) -> None:
     topic = beside(door)
     door.put("a", delay=60)
-    door.put("b", delay=60, on_end={"topic": topic})
     assert door.change("a", on_end={"topic": topic})["on_end"] == {"topic": topic}
-    assert door.change("b", on_end=None)["on_end"] is None
     door.cancel("a")
+    door.put("b", delay=60, on_end={"topic": topic})
+    assert door.change("b", on_end=None)["on_end"] is None
     door.cancel("b")
     assert outcomes(door, topic) == [("a", "cancelled")]
 

@@ -36,6 +36,7 @@ async def work(file: str, seed: str, began_s: str, groups: str, *urls: str) -> N
             tasks.create_task(clients.interfere(INTERFERE_PAUSE_S))
         for _ in range(SET_USERS):
             tasks.create_task(clients.use_set(SET_PAUSE_S))
+        tasks.create_task(clients.take_ends())
         for topic in TOPICS * CONSUMERS_A_TOPIC:
             tasks.create_task(clients.consume(topic))
     await clients.close()

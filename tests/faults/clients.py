@@ -38,6 +38,7 @@ from tests.faults.drawn_puts import (
     BURST,
     COLLECTING,
     DELAYS_MS,
+    END_TOPIC,
     FOLLOWED,
     MAIN_TOPICS,
     PATTERNS,
@@ -50,7 +51,7 @@ from tests.faults.drawn_puts import (
 )
 from tests.faults.history import NOT_SENT, UNKNOWN, Recorder
 from tests.faults.resp_client import RespClient
-from tests.faults.response_facts import CREATED, delivery_facts, ms, outcome_in_batch, put_facts, shown_facts
+from tests.faults.response_facts import CREATED, delivery_facts, end_facts, ms, outcome_in_batch, put_facts, shown_facts
 from tests.faults.set_commands import SetClients
 
 RESPONSE_S = 2.5
@@ -85,7 +86,7 @@ class Clients:
     """The clients of one process. `began_s` is the start of the run, the same in all of its processes.
 
     `urls` are those of the API and, with the scheme redis, of the Redis protocol. `has_groups`: the services know
-    groups and priorities.
+    groups, priorities and `on_end`.
     """
 
     def __init__(
@@ -315,6 +316,23 @@ class Clients:
                 for job in await self._pop(topic, count=100, wait_s=wait_s):
                     if job.attempt > 1 or job.id not in ABANDONED:
                         tasks.create_task(self._finish_soon(job))
+
+    async def take_ends(self) -> None:
+        """Record what the ends of jobs have put, and finish it, until `stopping` is set or this is cancelled.
+
+        A job whose finish failed is handed out again, and recorded again.
+        """
+        while not self.stopping.is_set():
+            try:
+                jobs = await self._client().pop(END_TOPIC, count=20, wait=1)
+                for job in jobs:
+                    topic, ended, outcome, facts = end_facts(job)
+                    self._recorder.ended(topic, ended, outcome, **facts)
+                items = [{"id": job.id, "receipt": job.receipt} for job in jobs]
+                if items:
+                    await self._client().finish_many(END_TOPIC, items)
+            except DeferdError:
+                await asyncio.sleep(PAUSE_AFTER_ERROR_S)
 
     async def _finish_soon(self, job: Delivery) -> None:
         await asyncio.sleep(FINISH_PAUSE_S)

@@ -28,11 +28,13 @@ from pathlib import Path
 from typing import Literal
 
 from deferd import AsyncClient, Delivery
+from deferd.contract.ends import OnEnd
 from deferd.contract.errors import DeferdError, JobNotFound
 from deferd.engine.partitions import Layout, topic_of
 from deferd.engine.redis_keys import Keys
 from tests.acceptance.service_process import ServiceProcess
 from tests.faults.cluster_nodes import ClusterNodes
+from tests.faults.ends import topic_of_ends, wrong_ends
 from tests.faults.failover import BALLAST_PIECES, make_replica_lag
 from tests.faults.orphans import no_orphans
 from tests.integration.store.store_servers import ClusterSet, StoreServer
@@ -115,6 +117,7 @@ class ProfileOutcome:
     twice: list[str] = field(default_factory=list)
     undone: int = 0
     early: list[str] = field(default_factory=list)
+    wrong_ends: list[str] = field(default_factory=list)
     audit: list[str] = field(default_factory=list)
     tracebacks: list[str] = field(default_factory=list)
     left: int = 0
@@ -128,7 +131,7 @@ class ProfileOutcome:
         yield from (f"came back after its cancel: {job}" for job in self.came_back)
         yield from (f"twice: {job}" for job in self.twice)
         yield from (f"early: {job}" for job in self.early)
-        yield from (*self.audit, *self.tracebacks)
+        yield from (*self.wrong_ends, *self.audit, *self.tracebacks)
         if self.left:
             yield f"{self.left} jobs are left"
 
@@ -286,6 +289,9 @@ class Load:
         self._jobs: dict[str, PutJob] = {}
         self._early: dict[str, list[HandedOut]] = defaultdict(list)
         """Deliveries of jobs whose puts are not acknowledged yet, or never were."""
+        self._ended = {topic: topic_of_ends(KEYS, topic) for topic in self.topics if topic != SPREAD_TOPIC}
+        """Where the ends of their jobs put one; not of a topic whose partitions are in several shards."""
+        self._tries: Counter[str] = Counter()
         self._producing = True
         self._confirmed_s: dict[str, float] = {}
 
@@ -359,6 +365,8 @@ class Load:
                     outcome.undone += 1
                 elif is_live:
                     outcome.twice.append(name)
+        safe = {job_id for job_id, job in self._jobs.items() if job.level != "memory" and job.topic in self._ended}
+        outcome.wrong_ends = await wrong_ends(client, self._ended.values(), safe, self._tries)
         for topic in self.topics:
             audit = await client.audit(topic)
             outcome.audit += [] if audit.clean else [f"audit of {topic}: {audit.fields}"]
@@ -379,9 +387,11 @@ class Load:
 
     async def _put(self, topic: str, job_id: str, level: Level, delay_s: float) -> PutJob | None:
         began_s = time.monotonic()
+        self._tries[job_id] += 1
+        on_end = OnEnd(topic=self._ended[topic]) if topic in self._ended else None
         try:
             job = await self._chance.choice(self._clients).put(
-                topic, id=job_id, delay=delay_s, ttr=TTR_S, on_conflict="keep", durability=level
+                topic, id=job_id, delay=delay_s, ttr=TTR_S, on_conflict="keep", durability=level, on_end=on_end
             )
         except DeferdError as error:
             self.outcome.failed_calls[f"put at {level}: {error.code}"] += 1
@@ -466,6 +476,7 @@ def report_profile(outcome: ProfileOutcome) -> str:
         f"{len(outcome.came_back):6}  jobs back after a cancel that was acknowledged at replicated:1",
         f"{len(outcome.twice):6}  other deliveries while a lease was live, or after an acknowledged finish",
         f"{len(outcome.early):6}  jobs delivered before they were due",
+        f"{len(outcome.wrong_ends):6}  jobs with fewer or more ends than they may have",
         f"{outcome.left:6}  jobs left at the end",
         f"{len(outcome.audit):6}  findings of the consistency check",
     ]

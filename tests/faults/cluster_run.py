@@ -13,6 +13,7 @@ import contextlib
 import itertools
 import random
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from deferd import AsyncClient, Context, Retry, Worker
 from deferd.contract.errors import DeferdError, StoreUnavailable
 from deferd.engine.redis_keys import READY_CHANNEL, Keys
 from tests.acceptance.service_process import ServiceProcess
+from tests.faults.ends import topic_of_ends, wrong_ends
 from tests.faults.orphans import no_orphans
 from tests.integration.store.store_servers import ClusterSet, StoreServer
 from tests.waiting import until, wait_until
@@ -81,6 +83,7 @@ class ClusterOutcome:
     woken: int = 0
     lost: list[str] = field(default_factory=list)
     audit: list[str] = field(default_factory=list)
+    wrong_ends: list[str] = field(default_factory=list)
     left: int = 0
     tracebacks: list[str] = field(default_factory=list)
 
@@ -99,6 +102,7 @@ class ClusterOutcome:
             if removal.silent or removal.slowest_s > BOUND_S or not removal.woken:
                 yield f"pops were not woken within {BOUND_S:g} s: {removal}"
         yield from (f"lost: {job}" for job in self.lost)
+        yield from self.wrong_ends
         yield from self.audit
         yield from self.tracebacks
         if self.left:
@@ -126,6 +130,7 @@ async def run_cluster_faults(folder: Path, seed: int, rounds: int) -> ClusterOut
                 outcome.shard_deaths.append(await _shard_dies(cluster, load, chance))
                 outcome.node_removals.append(await _node_leaves(cluster, load))
             outcome.left = await load.drain()
+            outcome.wrong_ends = await load.wrong_ends()
             outcome.acknowledged, outcome.woken = len(load.handled), len(load.woken)
             outcome.lost = [job for job, one in (load.handled | load.woken).items() if one.until_s is None]
             for topic in load.topics:
@@ -224,6 +229,7 @@ class _Load:
         self.handled: dict[str, Waited] = {}
         self.woken: dict[str, Waited] = {}
         self._seen_s: dict[str, float] = {}
+        self._tries: Counter[str] = Counter()
         self._producing = True
         self._worker = Worker(urls, concurrency=20)
         for topic in self.work:
@@ -284,6 +290,11 @@ class _Load:
             await asyncio.sleep(0.1)
         return left
 
+    async def wrong_ends(self) -> list[str]:
+        """A sentence for each job that does not have one end."""
+        ended = [topic_of_ends(KEYS, topic) for topic in self.topics]
+        return await wrong_ends(self.clients[0], ended, self.handled | self.woken, self._tries)
+
     async def _handle(self, context: Context) -> None:
         job = context.job
         self._note(self.handled, job.id)
@@ -297,8 +308,9 @@ class _Load:
 
     async def _put(self, client: AsyncClient, where: dict[str, Waited], topic: str, job: str) -> bool:
         began_s = time.monotonic()
+        self._tries[job] += 1
         try:
-            await client.put(topic, id=job, on_conflict="keep", **TERMS)  # type: ignore[arg-type]
+            await client.put(topic, id=job, on_conflict="keep", on_end={"topic": topic_of_ends(KEYS, topic)}, **TERMS)  # type: ignore[arg-type]
         except DeferdError:
             return False
         where[job] = Waited(topic, began_s, self._seen_s.get(job))
@@ -355,6 +367,7 @@ def report_cluster(outcome: ClusterOutcome) -> str:
         f"{len(removals):6}  nodes removed, and {subscribers} subscriptions with them",
         f"{woken:6}  pops woken after that, each within {woken_s:.1f} s of the put",
         f"{len(outcome.lost):6}  acknowledged jobs lost",
+        f"{len(outcome.wrong_ends):6}  jobs that have not ended once",
         f"{outcome.left:6}  jobs left at the end",
         f"{len(outcome.audit):6}  findings of the consistency check",
     ]

@@ -15,6 +15,8 @@ SPREAD_TOPIC = "faults.c"
 MAIN_TOPICS = (FAIR_TOPIC, "faults.b", SPREAD_TOPIC)
 TOPICS = (*MAIN_TOPICS, LIMITED_TOPIC, STRICT_TOPIC, RATED_TOPIC)
 WORKER_TOPIC = "faults.worker"
+END_TOPIC = "faults.ended"
+"""Here the ends of jobs put theirs."""
 FAST_TOPIC, MIXED_TOPIC, BATCH_TOPIC, HANGING_TOPIC = (
     f"faults.push.{name}" for name in ("fast", "mixed", "batch", "hanging")
 )
@@ -56,7 +58,7 @@ def tag_of(job: str) -> str:
 class DrawnPuts:
     """The puts of one process. `began_s` is the start of the run, the same in all of its processes.
 
-    `has_groups`: the services know groups and priorities.
+    `has_groups`: the services know groups, priorities and `on_end`.
     """
 
     def __init__(self, name: str, chance: random.Random, began_s: float, *, has_groups: bool) -> None:
@@ -104,6 +106,7 @@ class DrawnPuts:
         if topic in TOPICS:
             self._draw_id_terms(job, terms, known)
             terms |= self.draw_flow(topic)
+            self._draw_on_end(terms, known)
             if collapses:
                 self._draw_collapsing_terms(job, terms, known)
         return job, terms, known
@@ -117,6 +120,12 @@ class DrawnPuts:
             if self._chance.random() < 0.3:
                 flow["priority"] = self._chance.choice((1, 5, 9))
         return flow
+
+    def _draw_on_end(self, terms: dict[str, Any], known: dict[str, Any]) -> None:
+        if self._has_groups and self._chance.random() < 0.4:
+            known["on_end"] = self._chance.choice(("new", "named"))
+            named = {"id": "{topic}:{id}:{outcome}"} if known["on_end"] == "named" else {}
+            terms["on_end"] = {"topic": END_TOPIC, "body": True, **named}
 
     def _draw_limits(self, terms: dict[str, Any], known: dict[str, Any]) -> None:
         """When the job dies at the latest, how long an attempt may run, and how long a dead job is kept."""

@@ -3,8 +3,9 @@
 Replication lags, so only what was confirmed by the replica is certain to survive: puts with durability `replicated:1`,
 their own or their topic's. A finish, a cancel or a pop may be lost, and then a job is delivered or a receipt issued
 again. So this run checks no receipts and no leases, but that each acknowledged put, also one that replaces a job,
-reaches a consumer, and not before it is due. Each primary is killed while its replica lacks some puts; otherwise
-unconfirmed puts would survive too, and nothing would be tested.
+reaches a consumer, and not before it is due; and that the end of each job has put one, no more and no fewer. Each
+primary is killed while its replica lacks some puts; otherwise unconfirmed puts would survive too, and nothing would be
+tested.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import asyncio
 import contextlib
 import random
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,12 +26,13 @@ from deferd import AsyncClient
 from deferd.client.errors import NoAnswer
 from deferd.contract.errors import DeferdError
 from tests.acceptance.service_process import ServiceProcess
+from tests.faults.ends import wrong_ends
 from tests.faults.orphans import no_orphans
 from tests.faults.response_facts import delivery_facts
 from tests.integration.store.store_servers import SentinelSet, StoreServer
 from tests.waiting import wait_until
 
-TOPIC = "faults.failover"
+TOPIC, END_TOPIC = "faults.failover", "faults.failover.ended"
 DURABILITY = "replicated:1"
 PRODUCERS = 6
 CONSUMERS = 4
@@ -71,6 +74,9 @@ class Failovers:
     delivered: dict[str, int] = field(default_factory=dict)
     early: set[str] = field(default_factory=set)
     finished: set[str] = field(default_factory=set)
+    tries: Counter[str] = field(default_factory=Counter)
+    """How often each job was put."""
+    wrong_ends: list[str] = field(default_factory=list)
     audit: list[str] = field(default_factory=list)
     left: int = 0
     never_replicated: list[int] = field(default_factory=list)
@@ -122,6 +128,7 @@ async def run_failovers(folder: Path, seed: int, count: int) -> Failovers:
                 stopping.set()
                 for consumer in consumers:
                     consumer.cancel()
+        seen.wrong_ends = await wrong_ends(clients[0], [END_TOPIC], seen.acknowledged, seen.tries)
         audit = await clients[0].audit(TOPIC)
         seen.audit = [] if audit.clean else [str(audit.fields)]
         for client in clients:
@@ -203,7 +210,7 @@ async def _produce(
         puts += 1
         ids = [f"{number}-{puts}-{n}" for n in range(chance.choice((1, 1, 1, BATCH)))]
         delay = chance.choice((0, 0.2, LONG_S))
-        terms: dict[str, Any] = {"delay": delay, "ttr": TTR_S}
+        terms: dict[str, Any] = {"delay": delay, "ttr": TTR_S, "on_end": {"topic": END_TOPIC}}
         if chance.random() < 0.5:
             terms["durability"] = DURABILITY  # the same as the topic's
         for version in (1, 2) if delay == LONG_S and chance.random() < 0.5 else (1,):
@@ -221,6 +228,7 @@ async def _produce(
 async def _put(client: AsyncClient, seen: Failovers, ids: Sequence[str], version: int, terms: dict[str, Any]) -> None:
     """Put jobs; the second version replaces the first. Record those that were acknowledged."""
     job = {**terms, "on_conflict": "keep" if version == 1 else "replace"}
+    seen.tries.update(ids)
     if len(ids) == 1:
         levels = {ids[0]: (await client.put(TOPIC, id=ids[0], **job)).durability}
     else:

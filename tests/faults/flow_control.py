@@ -113,7 +113,7 @@ def _check(found: FlowControl, name: str, limits: Mapping[str, Any], leases: Seq
     """Check the limits of a topic or of one group, whose leases these are."""
     if most := limits.get("max_in_flight"):
         live: list[_Lease] = []
-        for lease in sorted(leases, key=_made):
+        for lease in sorted(leases, key=lambda one: (one.at_ms, one.until_ms)):  # in one ms they have any order
             live = [other for other in live if other.until_ms > lease.at_ms] + [lease]
             found.most_in_flight[name] = max(found.most_in_flight[name], len(live))
             if len(live) > most:

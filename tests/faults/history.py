@@ -30,6 +30,7 @@ Kind = Literal[
     "touch",
     "bury",
     "redrive",
+    "end",
     "look",
     "sadd",
     "spop",
@@ -55,13 +56,15 @@ class Operation:
     new or in the place of another), `follow-up appended`, `exists`, `kept`, `follow-up kept`, `held`; change
     `done`, `held`, `not found`; cancel the state that the job was in, `not found`; finish, touch, bury, snooze and
     release `done`, `not found`, `stale`, `cancelled`, and release `dead`; redrive `done`, `none`; deliver `done`; look
-    `there`, `not found`. `tag` identifies the put that a job comes from. An empty `on_conflict` means reject, an empty
+    `there`, `not found`; end (a job that the end of this one put) `finished`, `dead`, `cancelled`, or, when all of them
+    were taken, `none`. `tag` identifies the put that a job comes from. An empty `on_conflict` means reject, an empty
     `receipt` the live delivery. `at_ms` is when the store executed the operation and `due_ms` when the job is due, if
     the response shows it; `shown` (a tag), `state`, `result` and `created_ms` are of the job that a response shows.
     A collection has the tags of all its puts; `items` is how many it has after an append. `follows`: the put waits for
     the job's holder; `only_live`: dead and finished jobs are not in its way. `chain` names a finish and the put in the
     same step. `end_s` is None without a response; the outcome may be known all the same, as a delivery proves its put.
-    `group` is that of a delivered job, or the one to which a change moves it.
+    `group` is that of a delivered job, or the one to which a change moves it. `on_end`: its end puts a job, `new` with
+    an id of its own, `named` with one made of the job's id.
     `given_up_s`: when a call without a response was given up, by the service with a 503 or by the client. It is not
     executed any more.
     """
@@ -102,6 +105,7 @@ class Operation:
     only_live: bool = False
     keeps_follow_up: bool = False
     group: str = ""
+    on_end: str = ""
     given_up_s: float | None = None
 
     @property
@@ -141,6 +145,10 @@ class Recorder:
         self._write({"n": number, "kind": "pop", "topic": topic, "call_s": 0.0, "request": request})
         self.end(number, "jobs", jobs=[job])
 
+    def ended(self, topic: str, job: str, outcome: str, **facts: Any) -> None:
+        """Record that the end of a job has put one, at some earlier time; `put` names that one."""
+        self.end(self.begin("end", topic, job, call_s=0.0, **facts), outcome)
+
     def _write(self, line: dict[str, Any]) -> None:
         os.write(self._file, json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
@@ -171,9 +179,14 @@ def read_history(files: Iterable[Path]) -> History:
     of_job: dict[tuple[str, str], list[Operation]] = defaultdict(list)
     without_response: list[PopWithoutResponse] = []
     sweeps = []
+    ends: set[str] = set()
     for line in lines:
         if line["outcome"] == NOT_SENT or line["kind"] in SET_KINDS:
             continue
+        if line["kind"] == "end":  # a job that was handed out again is one end
+            if line["put"] in ends:
+                continue
+            ends.add(line["put"])
         if line.get("by") == "state":
             sweeps.append(line)
             continue
@@ -187,7 +200,7 @@ def read_history(files: Iterable[Path]) -> History:
             made = {**line, **job, "kind": "deliver", "call_s": first_call_s[line["request"]], "outcome": "done"}
             of_job[made["topic"], job["job"]].append(_operation(made))
     for (topic, job), operations in of_job.items():
-        first_s = min(one.call_s for one in operations)
+        first_s = min((one.call_s for one in operations if one.kind != "end"), default=inf)
         operations += [
             _part_of(line, job) for line in sweeps if line["topic"] == topic and (line["end_s"] or inf) > first_s
         ]

@@ -54,6 +54,8 @@ def _steps(life: Life, operation: Operation, at_ms: float, hidden_from: HiddenFr
             return _deliver(life, operation, hidden_from)
         case "redrive":
             return _redrive(life, operation, at_ms, hidden_from)
+        case "end":
+            return _end(life, operation, hidden_from)
         case "look":
             there = operation.outcome == "there"
             return if_shown(life, operation, hidden_from) if there else if_gone(life, hidden_from)
@@ -80,13 +82,16 @@ def _cancel(life: Life, cancel: Operation, at_ms: float, hidden_from: HiddenFrom
         return [(gone, max(from_ms, gone.taken_until_ms)) for gone, from_ms in if_gone(life, hidden_from)]
     states = ("delayed", "ready", "dead", "finished") if cancel.outcome == UNKNOWN else (cancel.outcome,)
 
+    def ended(was: Life, state: str) -> Life:
+        return was if state in {"dead", "finished"} else was.ended("cancelled")
+
     def left(was: Life, gone: Life, ended_ms: float) -> Life:
         if not (cancel.keeps_follow_up and was.follow_up is not None):
             return gone
-        return was._replace(cancelled_marks=gone.cancelled_marks).followed(ended_ms)
+        return was._replace(cancelled_marks=gone.cancelled_marks, ends=gone.ends).followed(ended_ms)
 
     steps = [
-        (left(was, was.gone(), max(at_ms, from_ms)), from_ms)
+        (left(was, ended(was, state).gone(), max(at_ms, from_ms)), from_ms)
         for state in states
         if state != "reserved"
         for was, from_ms in if_in_state(life, state, hidden_from)
@@ -99,6 +104,20 @@ def _cancel(life: Life, cancel: Operation, at_ms: float, hidden_from: HiddenFrom
             cancelled_ms = max(at_ms, from_ms)
             ended_ms = max(was.since_ms, cancelled_ms)  # the holder may still be at work
             steps.append((left(was, was.cancelled(cancelled_ms), ended_ms), from_ms))
+    return steps
+
+
+def _end(life: Life, end: Operation, hidden_from: HiddenFrom) -> list[Step]:
+    """What an end has put was taken; or none is left."""
+    if end.outcome == "none":
+        return [(life, -inf)] if all(one.may_be for one in life.ends.left) else []
+    steps = []
+    for was, from_ms in [(life, -inf), *if_dead(life, hidden_from), *if_followed(life, hidden_from)]:
+        for one in was.ends.left:
+            if (one.outcome, one.content, one.result) == (end.outcome, end.tag, end.result):
+                left = list(was.ends.left)
+                left.remove(one)
+                steps.append((was._replace(ends=was.ends._replace(left=tuple(left))), from_ms))
     return steps
 
 

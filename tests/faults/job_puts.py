@@ -95,7 +95,10 @@ def _new(was: Life, first: Life | None, put: Operation, put_ms: float) -> list[S
     new = _job_of(put, first, put_ms)
     chain, receipt = was.chained
     succeeds = receipt if chain and put.chain == chain else ""
-    return [] if new is None else [(new._replace(hidden=was.hidden, cancelled_marks=marks, succeeds=succeeds), put_ms)]
+    if new is None:
+        return []
+    new = new._replace(hidden=was.hidden, ends=was.ends, cancelled_marks=marks, succeeds=succeeds)
+    return [(new, put_ms)]
 
 
 def _job_of(put: Operation, first: Life | None, put_ms: float) -> Life | None:
@@ -107,6 +110,7 @@ def _job_of(put: Operation, first: Life | None, put_ms: float) -> Life | None:
         *(put.tag, put.ttr_ms, put.max_attempts, put.ttl_ms, put.retain_ms),
         *(DEAD_RETENTION_MS if put.dead_retain_ms is None else put.dead_retain_ms, put.time_limit_ms, put.deadline_ms),
         put.unique_for_ms,
+        put.on_end,
     )
     is_sure = put.at_ms is not None
     due_ms = max(put_ms, put.run_at_ms) if put.run_at_ms else put_ms + put.delay_ms

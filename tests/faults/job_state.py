@@ -37,11 +37,31 @@ class Terms(NamedTuple):
     time_limit_ms: int = 0
     deadline_ms: int = 0
     unique_for_ms: int = 0
+    on_end: str = ""
 
     @property
     def unseen_lease_ms(self) -> int:
         """How long a delivery lasts whose consumer is not heard of."""
         return min(self.ttr_ms, self.time_limit_ms or self.ttr_ms)
+
+
+class End(NamedTuple):
+    """A job that an end has put, and that nobody has taken yet: what it says of the one that ended.
+
+    One that `may_be` was not put if an earlier one with its id was there still.
+    """
+
+    outcome: str
+    content: str
+    result: str = ""
+    may_be: bool = False
+
+
+class Ends(NamedTuple):
+    """What the ends of jobs with one id have put: those `left`, and of which outcomes one was `named`."""
+
+    left: tuple[End, ...] = ()
+    named: frozenset[str] = frozenset()
 
 
 class Life(NamedTuple):
@@ -58,7 +78,7 @@ class Life(NamedTuple):
     latest due time that further puts may set, at the earliest, or exactly if `is_due_by_sure`. The `follow_up` waits
     until this job has ended. `succeeds` is the receipt whose finish put this job in the place of another, and `chained`
     are the name and the receipt of the last finish with puts. Until `taken_until_ms` at least no other job may have the
-    id.
+    id. `ends` are those of the job, and of earlier ones with its id.
     """
 
     place: Place = Place.GONE
@@ -84,6 +104,7 @@ class Life(NamedTuple):
     succeeds: str = ""
     chained: tuple[str, str] = ("", "")
     taken_until_ms: float = 0
+    ends: Ends = Ends()
 
     @property
     def content(self) -> str:
@@ -100,19 +121,31 @@ class Life(NamedTuple):
         """Whether a put may append to this job itself, while it waits."""
         return not self.was_delivered and self.follow_up is None and (self.is_open or not self.items)
 
+    def ended(self, outcome: str, result: str = "") -> Life:
+        """With the job that this end puts."""
+        on_end = self.terms.on_end
+        if not on_end:
+            return self
+        left, named = self.ends
+        end = End(outcome, self.content, result, on_end == "named" and outcome in named)
+        return self._replace(ends=Ends((*left, end), named | {outcome} if on_end == "named" else named))
+
     def followed(self, at_ms: float) -> Life:
         """The follow-up in the place of this job, which has ended."""
         assert self.follow_up is not None
         due_ms = max(self.follow_up.since_ms, at_ms)
         marks = frozenset((receipt, until_ms) for receipt, until_ms in self.cancelled_marks if receipt)
-        return self.follow_up.due_anew(due_ms)._replace(hidden=self.hidden, cancelled_marks=marks)
+        return self.follow_up.due_anew(due_ms)._replace(hidden=self.hidden, cancelled_marks=marks, ends=self.ends)
 
     def gone(self) -> Life:
         """Finished without retention, or cancelled while nobody held it."""
-        return Life(hidden=self.hidden, cancelled_marks=self.cancelled_marks)
+        return Life(hidden=self.hidden, cancelled_marks=self.cancelled_marks, ends=self.ends)
 
     def finished(self, at_ms: float, result: str) -> Life:
         """Finished, and retained if the put requested it; its follow-up, if there is one."""
+        return self.ended("finished", result)._finished(at_ms, result)
+
+    def _finished(self, at_ms: float, result: str) -> Life:
         if self.follow_up is not None:
             return self.followed(at_ms)._replace(succeeds=self.receipt)
         taken_until_ms = at_ms + self.terms.unique_for_ms if self.terms.unique_for_ms else 0
@@ -126,9 +159,8 @@ class Life(NamedTuple):
     def cancelled(self, at_ms: float) -> Life:
         """Cancelled while it was held: its holder gets "cancelled"."""
         until_ms = max(self.since_ms, at_ms) + CANCELLED_MARK_MS
-        return Life(
-            hidden=self.hidden, cancelled_marks=self.cancelled_marks | {(self.receipt, until_ms), ("", until_ms)}
-        )
+        marks = self.cancelled_marks | {(self.receipt, until_ms), ("", until_ms)}
+        return self.ended("cancelled").gone()._replace(cancelled_marks=marks)
 
     def waiting(self, due_ms: float, *, is_sure: bool = False) -> Life:
         """Waiting, due at `due_ms`."""
@@ -149,6 +181,9 @@ class Life(NamedTuple):
 
     def dead(self, at_ms: float) -> Life:
         """Dead since `at_ms`, and gone if it is not kept; its follow-up, if there is one."""
+        return self.ended("dead")._dead(at_ms)
+
+    def _dead(self, at_ms: float) -> Life:
         if self.follow_up is not None:
             return self.followed(at_ms)
         if not self.terms.dead_retain_ms:

@@ -27,6 +27,7 @@ _VERBS: dict[str, Callable[[Line], bool]] = {
     "spread": lambda line: "spread_ms" in line,
     "deadline": lambda line: "deadline_ms" in line and line["kind"] == "put",
     "time limit": lambda line: "time_limit_ms" in line,
+    "on_end": lambda line: "on_end" in line,
     "dead_retain": lambda line: "dead_retain_ms" in line,
     "snooze": lambda line: line["kind"] == "snooze",
     "finish with put": lambda line: line["kind"] == "finish" and "chain" in line,

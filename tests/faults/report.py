@@ -136,16 +136,17 @@ def report_failovers(failovers: Failovers) -> str:
         (len(failovers.lost), "acknowledged jobs lost, or delivered only in their earlier version"),
         (len(failovers.early), "jobs delivered before they were due"),
         (len(failovers.never_put), "delivered jobs that nobody had put"),
+        (len(failovers.wrong_ends), "jobs with fewer or more ends than they may have"),
         (failovers.left, "jobs left at the end"),
         (len(failovers.audit), "findings of the consistency check"),
     )
-    return "\n".join([*(f"{count:6}  {what}" for count, what in lines), *failovers.audit])
+    return "\n".join([*(f"{count:6}  {what}" for count, what in lines), *failovers.wrong_ends, *failovers.audit])
 
 
 def are_clean(failovers: Failovers) -> bool:
     """Whether nothing was lost, and every failover could have lost something."""
-    found = (failovers.lost, failovers.early, failovers.never_put, failovers.left, failovers.audit)
-    return 0 not in failovers.never_replicated and not any(found)
+    found = (failovers.lost, failovers.early, failovers.never_put, failovers.wrong_ends, failovers.audit)
+    return 0 not in failovers.never_replicated and not any(found) and not failovers.left
 
 
 def is_clean(outcome: Outcome) -> bool:

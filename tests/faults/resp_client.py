@@ -54,6 +54,7 @@ _DURATIONS = {
     "max_wait": "MAXWAIT",
     "unique_for": "UNIQUEFOR",
 }
+_OBJECTS = {"backoff": "BACKOFF", "on_end": "ONEND"}
 _WORDS = {
     "max_attempts": "MAXATTEMPTS",
     "max_items": "MAXITEMS",
@@ -138,8 +139,8 @@ class RespClient:
                 words += [_DURATIONS[name], round(value * 1000)]
             elif name == "run_at":
                 words += ["AT", ms(value)]
-            elif name == "backoff":
-                words += ["BACKOFF", json.dumps(value)]
+            elif name in _OBJECTS:
+                words += [_OBJECTS[name], json.dumps(value)]
             elif name == "tags":
                 words += [word for tag in value for word in ("TAG", tag)]
             else:

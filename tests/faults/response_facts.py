@@ -37,6 +37,13 @@ def delivery_facts(job: Delivery) -> dict[str, Any]:
     }
 
 
+def end_facts(job: Delivery) -> tuple[str, str, str, dict[str, Any]]:
+    """What a job that an end has put says: the topic, id and outcome of the one that ended, and more facts."""
+    body = job.body
+    facts = {"put": f"{job.id} {job.receipt.split('.')[0]}", "at_ms": ms(job.created_at), "tag": text_of(body["body"])}
+    return body["topic"], body["id"], body["outcome"], facts | {"result": body.get("result", "")}
+
+
 def _lease_ms(job: Delivery) -> int:
     return round(min(job.ttr, job.time_limit or job.ttr) * 1000)
 

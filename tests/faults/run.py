@@ -17,7 +17,7 @@ from deferd.engine.script_library import NAME_PREFIX
 from tests.acceptance.service_process import ServiceProcess
 from tests.faults.clients import Clients
 from tests.faults.deployment import Deployment, FaultyStore, RecordingProcess, clock_error_h, deployed
-from tests.faults.drawn_puts import PUSHED_TOPICS, SPREAD_TOPIC, TOPICS, WORKER_TOPIC
+from tests.faults.drawn_puts import END_TOPIC, PUSHED_TOPICS, SPREAD_TOPIC, TOPICS, WORKER_TOPIC
 from tests.faults.flow_control import LIMITS, FlowControl, check_limits
 from tests.faults.history import History, Operation, Recorder, read_history
 from tests.faults.injection import FaultNotInjected, inject
@@ -35,11 +35,13 @@ from tests.private_network import in_private_network_if_possible, why_no_private
 RECOVERY_S = 30.0
 """How soon after a fault all kinds of calls must succeed again."""
 DRAIN_S = 30.0
+END_TTR_S = 2
+"""Of what ends put: soon enough another consumer gets what the last one popped and did not finish."""
 PARTITIONS, MORE_PARTITIONS = 2, 4
 GROWS_AFTER = 5
 """Faults, before the topic with partitions gets more of them."""
 JOB_TOPICS = (*TOPICS, WORKER_TOPIC, *PUSHED_TOPICS)
-ALL_TOPICS = (*JOB_TOPICS, SET_TOPIC)
+ALL_TOPICS = (*JOB_TOPICS, SET_TOPIC, END_TOPIC)
 CALLS_BETWEEN_FAULTS = {"put": 10, "cancel": 3, "pop": 5, "finish": 5, "sadd": 2, "spop": 2}
 """How many calls of each kind must succeed between two faults."""
 UNSEEN_POPS = {WORKER_TOPIC, *PUSHED_TOPICS}
@@ -175,7 +177,7 @@ async def _run(
     begun = 1
     with deployed(folder, seed, rollout[0].releases, previous, has_shelf=has_shelf) as deployment:
         await deployment.targets.set_pushes(deployment.services[0].url)
-        await _set_partitions(deployment, PARTITIONS)
+        await _set_topics(deployment)
         offset_before_ms, _ = await asyncio.to_thread(_clock_offset, deployment.store)
         await _wait_for_recovery(deployment, await _progress(deployment), "at the start")
         # After each fault one of them, since an error stays: all would take longer than the faults.
@@ -253,6 +255,12 @@ async def _roll_out(rollout: Rollout, begun: int, done: float, deployment: Deplo
     return until
 
 
+async def _set_topics(deployment: Deployment) -> None:
+    async with AsyncClient(deployment.urls) as client:
+        await client.set_topic(END_TOPIC, {"ttr": END_TTR_S})
+    await _set_partitions(deployment, PARTITIONS)
+
+
 async def _set_partitions(deployment: Deployment, count: int) -> None:
     async with AsyncClient(deployment.urls) as client:
         await client.set_topic(SPREAD_TOPIC, {"partitions": count})
@@ -298,6 +306,7 @@ async def _drain(deployment: Deployment, seed: int, began_s: float) -> Path:
     clients = Clients("drain", str(seed), began_s, urls, Recorder(file), has_groups=deployment.has_groups)
     async with asyncio.TaskGroup() as tasks:
         waiting = [tasks.create_task(clients.finish_remaining(topic, DRAIN_S)) for topic in TOPICS]
+        waiting.append(tasks.create_task(clients.take_ends()))
         if await _is_empty_in_time(deployment, clients):
             await asyncio.gather(*map(clients.put_burst, TOPICS))
             await _is_empty_in_time(deployment, clients)
@@ -363,6 +372,8 @@ def _check(
     for (topic, job), operations in history.of_job.items():
         there = "there" if job in contents[topic].pool else "not found"
         operations.append(Operation("look", topic, job, *read_s, there))
+        if topic in TOPICS:
+            operations.append(Operation("end", topic, job, *read_s, "none"))
     outcome.operations = count_outcomes(history)
     outcome.verbs = count_verbs(history)
     outcome.broken = broken_promises(history, clock)

@@ -480,6 +480,7 @@ class _Touch(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
     receipt: _ReceiptText | None = None
     ttr: Annotated[float, Meta(ge=_TTR.low, le=_TTR.high)] | None = None
+    progress: Any = None
 
 
 class _Bury(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -583,7 +584,10 @@ def _decode_release(raw: bytes, _key: Bounds, job_id: str) -> EncodedRelease:
 
 def _decode_touch(raw: bytes, _key: Bounds, job_id: str) -> Args:
     touch = _touch_decoder.decode(raw)
-    return encode_touch(job_id, Receipt.of(touch.receipt), None if touch.ttr is None else to_ms(touch.ttr))
+    if touch.progress is not None and len(stored_json(touch.progress)) > limits.PROGRESS_BYTES:
+        raise UnusualError
+    ttr_ms = None if touch.ttr is None else to_ms(touch.ttr)
+    return encode_touch(job_id, Receipt.of(touch.receipt), ttr_ms, touch.progress)
 
 
 def _decode_bury(raw: bytes, _key: Bounds, job_id: str) -> Args:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Raw
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -150,8 +151,16 @@ def event(happened: Event) -> contract.Event:
 
 def _with_instants(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        name.removesuffix("_ms"): (
-            instant(value) if name.endswith("_ms") else _with_instants(value) if isinstance(value, dict) else value
-        )
+        name.removesuffix("_ms"): instant(value) if name.endswith("_ms") else _shown(value)
         for name, value in facts.items()
     }
+
+
+def _shown(value: Any) -> Any:
+    match value:
+        case dict():
+            return _with_instants(value)
+        case bytes():
+            return Raw(value)
+        case _:
+            return value

@@ -83,6 +83,8 @@ def _rare_fields(record: JobRecord) -> dict[str, Any]:
         "batch": record.batch,
         "due_by": instant_or_none(record.due_by_ms),
         "followed_by": None if record.followed_by is None else _follow_up(record.followed_by),
+        "progress": None if record.progress is None else Raw(record.progress.encode()),
+        "progress_at": instant_or_none(record.progress_at_ms),
         "last_error": record.last_error,
         "reason": record.reason,
         "dead_at": instant_or_none(record.dead_at_ms),

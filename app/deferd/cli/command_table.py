@@ -21,6 +21,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     "producers": {
         "put": Entry("jobs.producing", "put a job, or one for each line of standard input"),
         "get": Entry("jobs.producing", "show a job without changing it"),
+        "wait": Entry("jobs.producing", "wait until a job has ended, and show its result"),
         "why": Entry("inspection.why", "explain why a job has not run"),
         "change": Entry("jobs.producing", "reschedule or change a delayed or ready job"),
         "cancel": Entry("jobs.cancelling", "cancel jobs by id, tag or state"),

@@ -82,6 +82,7 @@ class Client:
     put = _blocking(ApiMethods.put)
     put_batch = _blocking(ApiMethods.put_batch)
     get = _blocking(ApiMethods.get)
+    wait = _blocking(ApiMethods.wait)
     change = _blocking(ApiMethods.change)
     cancel = _blocking(ApiMethods.cancel)
     cancel_many = _blocking(ApiMethods.cancel_many)

@@ -171,9 +171,13 @@ class ConsumerMethods:
         with self.spans.settle("release", job.topic, (job,)):
             return await self._sender.send(on_delivery(operations.RELEASE_JOB, job, fields))
 
-    async def touch(self, job: Delivery | JobRef, *, ttr: Seconds | None = None) -> datetime:
-        """Extend the lease to `ttr` from now, by default the job's, and return its end. Raises as `finish`."""
-        request = on_delivery(operations.TOUCH_JOB, job, without_none(ttr=ttr))
+    async def touch(self, job: Delivery | JobRef, *, ttr: Seconds | None = None, progress: Any = None) -> datetime:
+        """Extend the lease to `ttr` from now, by default the job's, and return its end. Raises as `finish`.
+
+        `progress` is shown to all who look at the job or wait for it: a number from 0 to 1, or any JSON value of at
+        most 1024 bytes.
+        """
+        request = on_delivery(operations.TOUCH_JOB, job, without_none(ttr=ttr, progress=progress))
         return (await self._sender.send(request)).reserved_until
 
     async def bury(self, job: Delivery | JobRef, *, error: str | None = None) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
+from math import inf
+from time import monotonic
 from typing import Any, Literal, TypeVar, Unpack
 
 from msgspec import UNSET
@@ -15,17 +17,19 @@ from deferd.client.job_requests import cancel_once, put_batch_once, with_id, wit
 from deferd.client.joined_calls import JoinedCalls
 from deferd.client.policy_options import PolicyOptions
 from deferd.client.put_options import PutOptions, put_fields, set_options
-from deferd.client.request_body import JobToPut, Seconds, encode, job_fields, set_fields, without_none
+from deferd.client.request_body import JobToPut, Seconds, encode, instant, job_fields, seconds, set_fields, without_none
 from deferd.client.requests import request_for
-from deferd.client.sender import Sender
+from deferd.client.sender import RetryPolicy, Sender
 from deferd.client.spans import Spans
 from deferd.contract.errors import JobNotFound
-from deferd.contract.limits import BATCH_MAX
+from deferd.contract.limits import BATCH_MAX, WAIT_MAX_S
 from deferd.contract.model import DurabilityLevel
 from deferd.contract.operations import jobs as operations
 from deferd.contract.operations.jobs import Cancelled, CancelResult, Job, PutResult
 
 Item = TypeVar("Item")
+_WHILE_IT_STOPS = RetryPolicy()
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ProducerMethods:
@@ -92,6 +96,43 @@ class ProducerMethods:
     async def get(self, topic: str, id: str) -> Job:
         """Get a job. Raises JobNotFound."""
         return await self._sender.send(request_for(operations.GET_JOB, topic, id))
+
+    async def wait(
+        self,
+        topic: str,
+        id: str,
+        *,
+        timeout: Seconds | None = None,
+        until: Literal["end", "progress"] = "end",
+        after: datetime | None = None,
+    ) -> Job:
+        """Wait until a job has ended, and return it with its `outcome`: `finished`, `dead` or `cancelled`.
+
+        After `timeout` (None: never) the job is returned as it is then, without `outcome`. The `result` of a finished
+        job is there only if the job has a `retain`, and without one a job that ends between two requests is not found:
+        a request waits up to 60 s.
+
+        With ``until="progress"`` it waits only until the job has a progress from later than `after`, the `progress_at`
+        of the last one that is known; by default until the next one.
+
+        Raises:
+            JobNotFound: there is no such job, or it has ended and is not kept.
+        """
+        end_s = inf if timeout is None else monotonic() + seconds(timeout)
+        if until == "progress":
+            after = after or (await self.get(topic, id)).progress_at or _LONG_AGO
+        quick_responses = 0
+        while True:
+            began_s = monotonic()
+            wait_s = min(max(end_s - began_s, 0), WAIT_MAX_S)
+            query = without_none(wait=wait_s, until=until, after=None if after is None else instant("after", after))
+            job = await self._sender.send(request_for(operations.GET_JOB, topic, id, query=query, wait_s=wait_s))
+            has_progressed = until == "progress" and (job.progress_at or _LONG_AGO) > (after or _LONG_AGO)
+            if job.outcome is not None or has_progressed or monotonic() >= end_s:
+                return job
+            quick_responses = quick_responses + 1 if monotonic() - began_s < wait_s / 2 else 0
+            if quick_responses:  # the service is shutting down and lets no call wait
+                await self._sender.sleep(_WHILE_IT_STOPS.pause_s(quick_responses))
 
     async def change(
         self,

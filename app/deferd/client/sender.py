@@ -111,6 +111,10 @@ class Sender:
         self._circuit = Circuit(len(self.urls))
         self.retry_for_s = retry_for_s
 
+    async def sleep(self, seconds: float) -> None:
+        """Wait before a further call."""
+        await self._transport.sleep(seconds)
+
     async def send(self, request: ApiRequest[Result], *, retry_for_s: float | None = None) -> Result:
         """Send a request and return its result; `retry_for_s` overrides the sender's.
 

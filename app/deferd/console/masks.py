@@ -12,7 +12,7 @@ from deferd.engine.caches import BoundedCache
 
 MASKED = "•••••"
 """What is shown in place of a value."""
-_WITH_FIELDS = frozenset({"body", "result", "headers"})
+_WITH_FIELDS = frozenset({"body", "result", "headers", "progress"})
 _ERRORS = frozenset({"error", "last_error", "top_error"})
 _QUOTED_FROM = 20
 """Sentences may shorten the error that they quote, but have as many of its first characters."""
@@ -24,8 +24,9 @@ Path = tuple[str, ...]
 class Masks:
     """Patterns of paths, such as `password` or `*.token`: names with dots between them, and `*` for any characters.
 
-    A pattern matches the end of a path, in any case of letters; the path of a field begins with `body`, `result` or
-    `headers` of its job, and elements of an array have that of the array. What is below a match is hidden too.
+    A pattern matches the end of a path, in any case of letters; the path of a field begins with `body`, `result`,
+    `headers` or `progress` of its job, and elements of an array have that of the array. What is below a match is hidden
+    too.
 
     With patterns texts of errors are hidden whole: they may quote any value.
     """

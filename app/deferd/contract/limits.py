@@ -134,6 +134,8 @@ OUTBOX_COUNTED = 10_000
 """More rows of an outbox are estimated."""
 
 ERROR_TEXT_MAX = 10_000
+PROGRESS_BYTES = 1024
+"""Of the JSON of a progress."""
 ERROR_PART_MAX = 1000
 SNOOZE_MIN_S = 0.1
 RECEIPT_MAX = 64

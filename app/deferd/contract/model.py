@@ -14,6 +14,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
+import pydantic_core
 from pydantic import (
     AfterValidator,
     BeforeValidator,
@@ -148,6 +149,16 @@ def _not_too_deep(value: Any, info: ValidationInfo) -> Any:
 
 
 JsonValue = Annotated[Any, AfterValidator(_not_too_deep)]
+
+
+def _short(value: Any) -> Any:
+    size = len(pydantic_core.to_json(value))
+    if size > limits.PROGRESS_BYTES:
+        raise ValueError(f"must be at most {limits.PROGRESS_BYTES} bytes of JSON, and has {size}")
+    return value
+
+
+Progress = Annotated[JsonValue, AfterValidator(_short)]
 Topic = Annotated[
     str, StringConstraints(pattern=limits.TOPIC_PATTERN), Field(description="Topic name.", examples=["orders.close"])
 ]
@@ -659,15 +670,24 @@ class ReleaseJob(StrictModel):
 
 
 class TouchJob(StrictModel):
-    """Extension of a lease: it ends `ttr` seconds from now (default: the job's own ttr)."""
+    """Extension of a lease: it ends `ttr` seconds from now (default: the job's own ttr). It may report a progress."""
 
     receipt: Receipt | None = None
     ttr: Ttr | None = Field(
         default=None,
         description="Seconds until the lease ends, 0.1 to 86400. Default: the job's `ttr`.",
     )
+    progress: Progress = Field(
+        default=None,
+        description="How far the job is: a number from 0 to 1, or any JSON value of at most "
+        f"{limits.PROGRESS_BYTES} bytes. The job has the last one, also in later attempts and when it has ended.",
+    )
 
-    schema_examples = ({"receipt": "0f3a9c21b7d4.1", "ttr": 120},)
+    schema_examples = (
+        {"receipt": "0f3a9c21b7d4.1", "ttr": 120},
+        {"receipt": "0f3a9c21b7d4.1", "progress": 0.4},
+        {"receipt": "0f3a9c21b7d4.1", "progress": {"done": 40, "of": 100}},
+    )
 
 
 class BuryJob(StrictModel):

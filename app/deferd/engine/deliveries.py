@@ -130,13 +130,18 @@ class Deliveries:
 
         return await until_placed(reply, run, partial(self._placer.place_retry, release.id))
 
-    async def touch(self, topic: str, job_id: str, receipt: Receipt, *, ttr_ms: int | None = None) -> int:
+    async def touch(
+        self, topic: str, job_id: str, receipt: Receipt, *, ttr_ms: int | None = None, progress: Any = None
+    ) -> int:
         """Extend the lease to `ttr_ms` from now (None: the job's own ttr) and return its new end.
+
+        A `progress`, any JSON value but null, is kept with the job.
 
         Raises:
             JobNotFound, ReceiptStale, JobCancelled.
         """
-        result = await self._touches.submit(self._home(topic, job_id), encode_touch(job_id, receipt, ttr_ms))
+        touch = encode_touch(job_id, receipt, ttr_ms, progress)
+        result = await self._touches.submit(self._home(topic, job_id), touch)
         return lease_end_ms(result, topic, job_id)
 
     def add_touch(self, topic: str, touch: Args, on_result: OnResult[int]) -> None:

@@ -32,6 +32,7 @@ from deferd.engine.inspection.redriven_jobs import RedrivenJobs
 from deferd.engine.inspection.relays import RelayRegistry
 from deferd.engine.inspection.system import SystemReader
 from deferd.engine.job_batches import BulkThrottle
+from deferd.engine.job_waits import JobWaits
 from deferd.engine.movable_clock import MovableClock
 from deferd.engine.notifications import Notifications
 from deferd.engine.partition_store import PartitionStore
@@ -145,6 +146,7 @@ class Engine:
             bulk_throttle=throttle,
             dead_retention_ms=dead_retention_ms,
         )
+        self.waits = JobWaits(self.queue, self._scripts, keys, self.partitions)
         self.push = PushStore(self._scripts, keys, self.queue, labels.label)
         self.undos = Undos(self._scripts, keys, labels, throttle, self.partitions)
         self.activity = ActivityList(self._scripts, keys)
@@ -161,7 +163,6 @@ class Engine:
             dead_retention_ms=dead_retention_ms,
         )
         self.sweeps = TopicSweeps(self._scripts, keys, labels, self.dead_jobs, self.partitions)
-        self.groups = Groups(self._scripts, keys, self.shelf)
         self.topics = Topics(self._scripts, keys, self.placer, self.partitions)
         self.redriven_jobs = RedrivenJobs(self._scripts, keys, self.partitions, self.sweeps)
         self.task_actions = TaskActions(self._scripts, keys, self.bulk, self.sweeps, throttle)
@@ -203,6 +204,7 @@ class Engine:
             on_due=self._on_due,
             on_push=self._on_push,
             on_partitions=self.partitions.on_message,
+            on_ended=self.waits.on_message,
             on_gap=self._on_gap,
         )
         self._pushers: PushListener | None = None
@@ -246,6 +248,7 @@ class Engine:
             Acknowledgements(scripts, keys),
         )
         self.system = SystemReader(store, scripts, keys, self.shelf)
+        self.groups = Groups(scripts, keys, self.shelf)
 
     async def start(self) -> None:
         """Start the timers and the subscription to the store's messages.
@@ -268,6 +271,7 @@ class Engine:
         self._tasks.append(asyncio.create_task(self.processes.run(), name="deferd-processes"))
         self._tasks.append(asyncio.create_task(self.partitions.run(), name="deferd-partitions"))
         self._tasks.append(asyncio.create_task(self.dispatcher.empty_partitions.run(), name="deferd-empty-partitions"))
+        self._tasks.append(asyncio.create_task(self.waits.run(), name="deferd-job-waits"))
         self._tasks += [asyncio.create_task(timer.run(), name="deferd-timer") for timer in self.timers]
         self._tasks.append(asyncio.create_task(self.consumer_registry.run(), name="deferd-consumers"))
         self._tasks.append(asyncio.create_task(self.history_publisher.run(), name="deferd-history"))
@@ -281,8 +285,9 @@ class Engine:
         self._pushers = pushers
 
     def drain(self) -> None:
-        """End waiting pops and streams of events at once; new pops do not wait."""
+        """End waiting pops, waits for jobs and streams of events at once; new ones do not wait."""
         self.dispatcher.drain()
+        self.waits.drain()
         self.events.drain()
 
     async def close(self) -> None:
@@ -370,6 +375,7 @@ class Engine:
 
     def _on_mismatch(self, error: StoreUnavailable) -> None:
         self.dispatcher.on_refusal(error)
+        self.waits.wake_all()
         self.events.end_all()
 
     def _may_be_raised(self) -> bool:
@@ -381,6 +387,7 @@ class Engine:
 
     def _on_gap(self) -> None:
         self._on_late_run()
+        self.waits.on_gap()
         self.partitions.on_gap()
         for timer in self.timers:
             timer.wake_always()

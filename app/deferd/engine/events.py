@@ -10,6 +10,7 @@ import asyncio
 import base64
 import binascii
 import contextlib
+import json
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,8 @@ class Event(NamedTuple):
     """Something that happened to the job `id` (to several jobs, for the kind `purged`: then `id` is None).
 
     `number` is its place among the events of its topic, from 1; of a topic with several partitions, among the events of
-    its partition. `facts` has what `kind` is about: instants in ms are under names that end with `_ms`.
+    its partition. `facts` has what `kind` is about: instants in ms are under names that end with `_ms`, and
+    bytes are JSON.
     """
 
     topic: str
@@ -73,6 +75,15 @@ def _snoozed(rest: str) -> dict[str, Any]:
     return {"state": JobState.DELAYED, "attempts": int(attempts), "due_at_ms": int(due)}
 
 
+def _progress(rest: str) -> dict[str, Any]:
+    attempt, _, progress = rest.partition(" ")
+    facts: dict[str, Any] = {"state": JobState.RESERVED, "attempt": int(attempt)}
+    if progress:
+        json.loads(progress)  # another program may have written it
+        facts["progress"] = progress.encode()
+    return facts
+
+
 def _lease_ended(rest: str) -> dict[str, Any]:
     attempt, why, consumer = rest.split(" ", 2)
     facts = {"state": JobState.READY, "attempt": int(attempt), "reason": why}
@@ -111,6 +122,7 @@ _KINDS: dict[str, tuple[str, Callable[[str], dict[str, Any]]]] = {
     "O": ("popped", _popped),
     "L": ("released", _waits_again),
     "S": ("snoozed", _snoozed),
+    "G": ("progress", _progress),
     "B": ("returned", _nothing(JobState.READY)),
     "E": ("lease_ended", _lease_ended),
     "F": ("finished", _finished),

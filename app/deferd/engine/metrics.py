@@ -95,6 +95,9 @@ RUN_TIME = JobsHistogram(
     buckets=RUN_TIME_BUCKETS,
 )
 WAITING_POPS = Gauge("deferd_waiting_pops", "Pops that wait for a job now.", multiprocess_mode="livesum")
+JOB_WAITS = Gauge(
+    "deferd_job_waits", "Requests that wait for the end or the progress of a job now.", multiprocess_mode="livesum"
+)
 TIMER_TURNS = Counter("deferd_timer_turns", "Turns of the timer, by whether this process held the lock.", ["held"])
 TIMER_TURN_SECONDS = Histogram(
     "deferd_timer_turn_seconds", "Duration of turns of the timer that had work to do.", buckets=_CALL_BUCKETS

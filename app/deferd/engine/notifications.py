@@ -19,13 +19,21 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from deferd.contract.errors import StoreUnavailable
-from deferd.engine.redis_keys import DUE_CHANNEL, HEARTBEAT_CHANNEL, PARTITIONS_CHANNEL, PUSH_CHANNEL, READY_CHANNEL
+from deferd.engine.redis_keys import (
+    DUE_CHANNEL,
+    ENDED_CHANNEL,
+    HEARTBEAT_CHANNEL,
+    PARTITIONS_CHANNEL,
+    PUSH_CHANNEL,
+    READY_CHANNEL,
+)
 from deferd.engine.scripts import observed, translate
 from deferd.store.connection import Store
 from deferd.store.redis_client import WatchedPubSub
 from deferd.store.task_cancellation import cancel_and_wait
 
 _LOG = logging.getLogger(__name__)
+_CHANNELS = (READY_CHANNEL, DUE_CHANNEL, PUSH_CHANNEL, PARTITIONS_CHANNEL, ENDED_CHANNEL)
 _POLL_S = 1.0
 _RETRY_MIN_S, _RETRY_MAX_S = 0.05, 1.0
 HEARTBEAT_S = 1.0
@@ -39,7 +47,7 @@ class Notifications:
     `on_ready(topic, mark)` is called for a topic with something ready; `mark` names the timer that made it ready,
     '' for any other call. `on_due(key)` is called for a timer with earlier work; `key` as for `Timer.wake`.
     `on_push(payload)` is called with the messages about pushed topics, `on_partitions(topic)` for one that has another
-    number of partitions.
+    number of partitions, `on_ended(payload)` with the messages about jobs that somebody waits for.
     """
 
     def __init__(
@@ -50,6 +58,7 @@ class Notifications:
         on_due: Callable[[str], None],
         on_push: Callable[[str], None],
         on_partitions: Callable[[str], None],
+        on_ended: Callable[[str], None],
         on_gap: Callable[[], None],
     ) -> None:
         self._store = store
@@ -57,6 +66,7 @@ class Notifications:
         self._on_due = on_due
         self._on_push = on_push
         self._on_partitions = on_partitions
+        self._on_ended = on_ended
         self._on_gap = on_gap
         self._listening = asyncio.Event()
         self._was_lost = False
@@ -106,6 +116,8 @@ class Notifications:
             self._on_push(payload)
         elif channel == PARTITIONS_CHANNEL:
             self._on_partitions(payload)
+        elif channel == ENDED_CHANNEL:
+            self._on_ended(payload)
         else:
             self._on_due(payload)
 
@@ -126,7 +138,7 @@ class _Subscription:
     async def run(self) -> None:
         """Listen until the subscription is lost; raises the reason."""
         try:
-            await self._pubsub.subscribe(READY_CHANNEL, DUE_CHANNEL, PUSH_CHANNEL, PARTITIONS_CHANNEL, self._channel)
+            await self._pubsub.subscribe(*_CHANNELS, self._channel)
             await _run_until_one_fails(self._read(), self._send_heartbeats())
         finally:
             with contextlib.suppress(Exception):

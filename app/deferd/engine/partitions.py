@@ -5,7 +5,8 @@ scripts, the timers and the wait queues a partition is a topic with a Job Pool a
 one has the topic's own name, the others that name, a "#" and their number, which no topic of a caller can have.
 
 A job's id decides its partition. When the number of partitions grows, jobs stay where they are, so that an id may be in
-the partition of an earlier number, until none is. Runs of schedules are in the first partition, as schedules are.
+the partition of an earlier number, until none is. Runs of schedules are in the first partition, as schedules are. So
+are the jobs that ends of others put (lua/lib/ends.lua): their ids end like those of runs.
 """
 
 from __future__ import annotations

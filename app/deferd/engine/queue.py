@@ -208,7 +208,14 @@ class JobQueue:
 
     async def get(self, topic: str, job_id: str) -> JobRecord:
         """Return the job as it is now. Raises JobNotFound."""
-        reply = await self._run_on_job("get", topic, job_id)
+        return await self._read("get", topic, job_id)
+
+    async def watch(self, topic: str, job_id: str) -> JobRecord:
+        """As `get`; from then on the store publishes the job's end and its progress. See JobWaits."""
+        return await self._read("watch", topic, job_id)
+
+    async def _read(self, verb: str, topic: str, job_id: str) -> JobRecord:
+        reply = await self._run_on_job(verb, topic, job_id)
         if reply is None:
             raise JobNotFound(topic, job_id)
         *of_job, follow_up = reply

@@ -13,7 +13,8 @@ in ms (`u`), the latest due ms that its `max_wait` allows (`w`), the number of i
 (`y`; 0 while they are in a list of their own), 1 while a follow-up waits for it (`o`), the receipt of the delivery that
 finished the job whose place it took, as nonce and attempt (`p`), and what happened to the job (`e` last error, `d` why
 it is dead, `da` since which ms, `f` finished at ms, `fb` by which consumer, `n` length of the result in bytes, which
-then precedes the body, `s` how often it was snoozed, `a` the log of its attempts).
+then precedes the body, `s` how often it was snoozed, `a` the log of its attempts, `pg` the JSON of the last progress
+that was reported, as a string, and `pa` when that was). `wt` is 1 once somebody waits for the job.
 The body is kept as the JSON bytes of the put; scripts never parse it.
 
 Of a job with opening hours or a spread, `wi` is the JSON of its `window`, as a string, `sp` its spread in ms, and `sh`
@@ -70,14 +71,17 @@ _ATTRIBUTES = {
     "u": "unique_for_ms",
     "w": "due_by_ms",
     "y": "items",
+    "pg": "progress",
+    "pa": "progress_at_ms",
 }
 """By key: the attribute of a JobRecord that has its value."""
 _KEYS = {field.name: field.key for field in POLICY}
 _RARE_KEYS = frozenset({_KEYS["deadline"], _KEYS["backoff"], _KEYS["on_end"], *(_KEYS[name] for name in PLACING)})
 """With these a job shows more than its policy, or an object."""
-_DEAD_RETAIN_OF_KEY = "k"
-"""The bound that the key of its put sets for `dead_retain`: nothing that a job shows."""
-PLAIN_KEYS = frozenset((*_KEYS.values(), _DEAD_RETAIN_OF_KEY)) - _RARE_KEYS
+_DEAD_RETAIN_OF_KEY, _WATCHED = "k", "wt"
+"""The bound that the key of its put sets for `dead_retain`, and whether somebody waits for the job: nothing that a job
+shows."""
+PLAIN_KEYS = frozenset((*_KEYS.values(), _DEAD_RETAIN_OF_KEY, _WATCHED)) - _RARE_KEYS
 
 
 class Receipt(NamedTuple):
@@ -176,6 +180,9 @@ class JobRecord(msgspec.Struct, gc=False):
     batch: str | None = None
     items: int = 0
     """How many bodies appends have put into the array that is its body; 0 for other jobs."""
+    progress: str | None = None
+    """The JSON of the last progress that its consumer reported, at `progress_at_ms`."""
+    progress_at_ms: int | None = None
     is_plain: bool = True
     """It has nothing of all this but a policy: responses to most calls need to ask no more."""
     is_follow_up: bool = False

@@ -20,6 +20,8 @@ PARTITIONS_CHANNEL = b"deferd:partitions"
 """Messages: a topic that has another number of partitions."""
 PUSH_CHANNEL = b"deferd:push"
 """Messages: a topic whose push was set or removed; or a pushed topic and the id of a held job that was removed."""
+ENDED_CHANNEL = b"deferd:ended"
+"""Messages: topic, id, ms at which it was put, and the outcome or `progress` of a job that somebody waits for."""
 HEARTBEAT_CHANNEL = "deferd:heartbeat"
 """Prefix of each process's own channel, on which it sends messages to itself."""
 

@@ -286,9 +286,14 @@ def encode_release(
     return EncodedRelease(job_id, start, (error or "").encode(), counts)
 
 
-def encode_touch(job_id: str, receipt: Receipt, ttr_ms: int | None) -> Args:
-    """Encode a touch. A `ttr_ms` of None means the job's own."""
-    return job_id, receipt_bytes(receipt) + _TTR.pack(ttr_ms or 0)
+def encode_touch(job_id: str, receipt: Receipt, ttr_ms: int | None, progress: Any = None) -> Args:
+    """Encode a touch. A `ttr_ms` of None means the job's own. A `progress` of None is none."""
+    return job_id, receipt_bytes(receipt) + _TTR.pack(ttr_ms or 0) + (b"" if progress is None else json_bytes(progress))
+
+
+def progress_bytes(touch: Args) -> int:
+    """How long the progress of an encoded touch is; 0 without one."""
+    return size(touch) - len(touch[0]) - RECEIPT_BYTES - _TTR.size
 
 
 def encode_bury(job_id: str, receipt: Receipt, error: str | None) -> Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -29,7 +29,7 @@ from deferd.contract.fields import POLICY
 from deferd.contract.model import JobState, PutJob
 from deferd.worker import BatchContext, Context, Reject, Retry, Snooze, Worker
 from deferd.worker.handlers import BatchHandler, Handler, JobEnd, TopicHandlers
-from deferd.worker.outcomes import Bury, Finish, of_failure, of_value
+from deferd.worker.outcomes import Bury, Finish, checked_progress, of_failure, of_value
 from deferd.worker.worker import running_loop
 
 __all__ = ["EagerJob", "EagerJobs", "EagerUnsupported"]
@@ -52,8 +52,10 @@ class EagerJobs:
             assert waiting.state == "finished"
 
     Pass `client` or `async_client` to the code under test as its Client or AsyncClient. Their `put`, `put_many`,
-    `put_batch` and `cancel` work, with the checks and the JSON round trip of the real ones. Other calls raise
-    EagerUnsupported, and so do puts with ``on_conflict="append"`` or ``if_reserved="after"``, or with a `batch`.
+    `put_batch`, `get`, `wait` and `cancel` work, with the checks and the JSON round trip of the real ones. All ended
+    jobs count as kept, and a `wait` for one that has not ended raises EagerUnsupported: nothing runs meanwhile. Other
+    calls raise EagerUnsupported, and so do puts with ``on_conflict="append"`` or ``if_reserved="after"``, or with a
+    `batch`.
 
     A job that is due immediately runs before its put returns; one that a handler puts runs after that handler. A job
     with a delay stays `delayed` until `run`, `run_delayed` or a cancel. A handler's Retry or Snooze makes its job
@@ -181,6 +183,18 @@ class EagerJobs:
             self._add_to_calls(self._due, job)
         return (_CREATED if existing is None else _OK), job
 
+    def get(self, topic: str, job_id: str, query: Mapping[str, Any]) -> dict[str, Any]:
+        """Perform `GET /jobs/{topic}/{id}`: the last job that had the id."""
+        job = next((one for one in reversed(self.jobs) if (one.topic, one.id) == (topic, job_id)), None)
+        if job is None or (job.state == "cancelled" and "wait" not in query):
+            raise JobNotFound(topic, job_id)
+        if "wait" not in query:
+            return _shown(job)
+        if job.state in LIVE:
+            raise EagerUnsupported(f"job {job_id!r} of topic {topic!r} is {job.state}, and nothing runs while it waits")
+        last_seen = replace(job, state="delayed") if job.state == "cancelled" else job
+        return {**_shown(last_seen), "outcome": job.state}
+
     async def cancel(self, topic: str, job_id: str, query: Mapping[str, Any], *, in_loop: bool) -> dict[str, Any]:
         """Perform `DELETE /jobs/{topic}/{id}`."""
         job = self._live(topic, job_id)
@@ -235,7 +249,7 @@ class EagerJobs:
             job.state = "reserved"
             job.exception = None
             job.attempts += 1
-            contexts[job] = _EagerContext(convert(_shown(job), Delivery))
+            contexts[job] = _EagerContext(convert(_shown(job), Delivery), job)
         self._running |= contexts
         try:
             ends = await self._ends_of(handler, [*contexts.values()], in_loop=in_loop)
@@ -352,6 +366,8 @@ class EagerJob:
     """Deliveries that a handler's Snooze ended, which `attempts` does not include."""
     result: Any = None
     """The return value of the handler, as JSON."""
+    progress: Any = None
+    """The last progress that the handler reported, as JSON."""
     error: str | None = None
     """The job's `last_error`: why the last attempt failed or the job is dead."""
     exception: BaseException | None = field(default=None, repr=False)
@@ -365,10 +381,11 @@ class EagerUnsupported(NotImplementedError):
 class _EagerContext(Context):
     """The context of a job without a lease."""
 
-    __slots__ = ()
+    __slots__ = ("_eager_job",)
 
-    def __init__(self, job: Delivery) -> None:
+    def __init__(self, job: Delivery, eager_job: EagerJob) -> None:
         self.job = job
+        self._eager_job = eager_job
         self._stopped = None
         self._puts = []
 
@@ -379,6 +396,13 @@ class _EagerContext(Context):
         return not self.cancelled
 
     def touch_from_thread(self) -> bool:
+        return not self.cancelled
+
+    async def progress(self, value: Any) -> bool:
+        return self.progress_from_thread(value)
+
+    def progress_from_thread(self, value: Any) -> bool:
+        self._eager_job.progress = checked_progress(value)
         return not self.cancelled
 
 
@@ -452,11 +476,13 @@ class _EagerSender(Sender):
                 results = [await self._put_one(fields) for fields in sent["jobs"]]
                 await self._jobs.run_due(in_loop=self._in_loop)
                 return {"results": results}
+            case "GET", "jobs", topic, job_id:
+                return self._jobs.get(unquote(topic), unquote(job_id), call.query or {})
             case "DELETE", "jobs", topic, job_id:
                 return await self._jobs.cancel(unquote(topic), unquote(job_id), call.query or {}, in_loop=self._in_loop)
         raise EagerUnsupported(
-            f"{call.method} {call.path}: EagerJobs supports puts and cancels of single jobs only; for other calls use "
-            "the fixture `deferd_service`"
+            f"{call.method} {call.path}: EagerJobs supports puts, gets, waits and cancels of single jobs only; for "
+            "other calls use the fixture `deferd_service`"
         )
 
     async def _put_one(self, fields: dict[str, Any]) -> dict[str, Any]:
@@ -496,6 +522,10 @@ def _shown(job: EagerJob) -> dict[str, Any]:
         fields["snoozes"] = job.snoozes
     if job.error is not None:
         fields["last_error"] = job.error
+    if job.progress is not None:
+        fields |= {"progress": job.progress, "progress_at": now.isoformat()}
+    if job.result is not None:
+        fields["result"] = job.result
     if job.state == "reserved":
         until = now + timedelta(seconds=fields["ttr"])
         fields |= {"receipt": "eager", "attempt": job.attempts, "reserved_until": until.isoformat()}

@@ -7,7 +7,7 @@ import functools
 import inspect
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple, Unpack, get_args, get_origin
 
@@ -22,7 +22,7 @@ from deferd.client.request_body import Seconds, seconds
 from deferd.contract.limits import POP_COUNT_MAX, POP_TOPICS_MAX, TOPIC_LENGTH, TOPIC_OR_PATTERN
 from deferd.contract.operations.jobs import Delivery
 from deferd.contract.topic_patterns import TopicPatterns, is_pattern
-from deferd.worker.outcomes import Reject, bounded, check_count, checked_job
+from deferd.worker.outcomes import Reject, bounded, check_count, checked_job, checked_progress
 
 _SHOWN_ERRORS = 10
 _SHOWN_CHARACTERS = 60
@@ -53,9 +53,7 @@ class Context:
 
     __slots__ = ("_loop", "_pid", "_puts", "_stopped", "_touch", "job")
 
-    def __init__(
-        self, job: Delivery, touch: Callable[[Any], Awaitable[object]], loop: asyncio.AbstractEventLoop
-    ) -> None:
+    def __init__(self, job: Delivery, touch: Callable[..., Awaitable[object]], loop: asyncio.AbstractEventLoop) -> None:
         self.job = job
         self._touch = touch
         self._loop = loop
@@ -126,9 +124,29 @@ class Context:
         Raises:
             RuntimeError: this process was forked by the handler.
         """
+        return self._from_thread(self.touch())
+
+    async def progress(self, value: Any) -> bool:
+        """Report how far the job is, from an async handler: to all who look at the job or wait for it.
+
+        `value` is a number from 0 to 1, or any JSON value of at most 1024 bytes. It is sent at once, and extends the
+        lease as `touch` does, which returns the same. A few reports a second are plenty.
+
+        Raises:
+            InvalidInput: the value is not JSON, or too long.
+        """
+        await self._touch(self, checked_progress(value))
+        return not self.cancelled
+
+    def progress_from_thread(self, value: Any) -> bool:
+        """Like `progress`, from a plain handler, as `touch_from_thread`."""
+        return self._from_thread(self.progress(value))
+
+    def _from_thread(self, call: Coroutine[Any, Any, bool]) -> bool:
         if os.getpid() != self._pid:  # the event loop runs in the other process only
+            call.close()
             raise RuntimeError("a process that a handler has forked cannot touch the job: do so in the handler")
-        return asyncio.run_coroutine_threadsafe(self.touch(), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
 
 class JobEnd(NamedTuple):

@@ -54,7 +54,7 @@ class HeldJob(Context):
         self,
         job: Delivery,
         handler: Handler,
-        touch: Callable[[HeldJob], Awaitable[object]],
+        touch: Callable[..., Awaitable[object]],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         super().__init__(job, touch, loop)

@@ -64,15 +64,18 @@ class LeaseKeeper:
         """Stop extending the lease of a job; may be called twice."""
         self._held.discard(held)
 
-    async def touch(self, held: HeldJob) -> bool:
-        """Touch a job now, unless its delivery is over. Returns whether the service has confirmed that it is live."""
+    async def touch(self, held: HeldJob, progress: Any = None) -> bool:
+        """Touch a job now, unless its delivery is over. Returns whether the service has confirmed that it is live.
+
+        `progress` is reported with it, unless it is None.
+        """
         if held not in self._held:
             return False
         began_s = self._loop.time()
         try:
             # A connection that hangs must not cost the lease: the retry uses another one.
             async with asyncio.timeout(max(held.ttr_s / 8, _MIN_TIMEOUT_S)):
-                await self._client.touch(held.job)
+                await self._client.touch(held.job, progress=progress)
         except (JobCancelled, JobNotFound, ReceiptStale) as error:
             self._end(held, error)
             return False

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 from pydantic_core import from_json, to_json
 
 from deferd.client.job_requests import with_id
-from deferd.client.put_options import check_put
+from deferd.client.put_options import check_body, check_put
 from deferd.client.request_body import JobToPut, Seconds, as_json, job_fields, seconds, set_fields
 from deferd.contract.backoff import ExponentialBackoff, FixedBackoff
 from deferd.contract.limits import CHAINED_PUTS_MAX, DELAY_MAX_S, ERROR_TEXT_MAX, SNOOZE_MIN_S
+from deferd.contract.model import TouchJob
 from deferd.contract.operations.jobs import Delivery
 from deferd.worker.log import LOG
 
@@ -88,6 +89,11 @@ def checked_job(job: JobToPut) -> dict[str, Any]:
     fields: dict[str, Any] = as_json(job_fields(with_id(set_fields(job))))
     check_put(fields)
     return fields
+
+
+def checked_progress(value: Any) -> Any:
+    """A progress as JSON. Raises InvalidInput if it cannot be that, or is too long."""
+    return check_body(TouchJob, as_json({"progress": value})).progress
 
 
 def check_count(count: int) -> None:

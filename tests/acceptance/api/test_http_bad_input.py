@@ -78,6 +78,8 @@ async def test_all_invalid_values_are_listed_at_once(http: Http) -> None:
         ("bury", {"error": 5}, "body.error"),
         ("touch", {"ttr": 0.01}, "body.ttr"),
         ("touch", {"ttr": 86_401}, "body.ttr"),
+        ("touch", {"progress": "x" * 1023}, "body.progress"),
+        ("touch", {"progress": "é" * 600}, "body.progress"),
     ],
 )
 async def test_each_verb_checks_its_own_fields(http: Http, verb: str, body: dict[str, Any], field: str) -> None:

@@ -398,6 +398,11 @@ def test_tail_prints_lines_until_sigterm(shared_service: ServiceProcess, topic: 
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as tail:
             assert tail.stdout is not None
             assert tail.stdout.readline().split()[1:3] == ["put", f"{topic}/b"]
+            [popped] = client.pop(topic)
+            client.touch(popped, progress={"done": 1})
+            assert tail.stdout.readline().split()[1:3] == ["popped", f"{topic}/b"]
+            shown = ["progress", f"{topic}/b", "attempt", "1", "progress", '{"done":1}']
+            assert tail.stdout.readline().split()[1:] == shown
             tail.stdout.close()
             client.put(topic, id="c")
             assert tail.wait(5) == 141

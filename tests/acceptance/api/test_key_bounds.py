@@ -36,7 +36,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> KeysFile:
     keys.add("times", "put", "pop", more="max_retain = 60\nmax_ttl = 30")
     keys.add("one", "put", "pop", more="max_jobs = 1")
     keys.add("quota", "put", "pop", topics=("quota.*",), more="max_jobs_total = 3")
-    keys.add("waits", "pop", more=f"max_waiting_pops = {MAX_WAITING}")
+    keys.add("waits", "pop", "read", more=f"max_waiting_pops = {MAX_WAITING}")
     keys.add(
         "limited",
         *("put", "pop"),
@@ -197,6 +197,10 @@ async def test_more_waiting_pops_than_a_key_may_have_are_refused(caller: Caller,
         assert "1" == refused.headers["retry-after"]
         assert '"waiting-pops";q=3;qu="concurrent-requests"' == refused.headers["ratelimit-policy"]
         assert '"waiting-pops";r=0' == refused.headers["ratelimit"]
+        await caller.put("free", f"{topic}.other", "job")
+        for_a_job = await caller("waits", "GET", f"/jobs/{topic}.other/job?wait=30")
+        assert (for_a_job.status, for_a_job.json()["detail"]) == (429, refused.json()["detail"])
+        assert 200 == (await caller("waits", "GET", f"/jobs/{topic}.other/job?wait=0")).status
         at_once = await caller("waits", "GET", f"/topics/{topic}/pop?wait=0")  # this one does not wait
         assert 200 == at_once.status
         async with caller.waiting("free", topic) as other:

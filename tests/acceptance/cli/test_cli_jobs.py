@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance.cli.command_line import Shell, terminal
+from tests.acceptance.cli.command_line import Shell, environment, terminal
 
 
 def test_a_job_is_put_shown_changed_and_cancelled(shell: Shell, topic: str) -> None:
@@ -58,12 +60,44 @@ def test_cancel_continues_after_a_missing_job(shell: Shell, topic: str) -> None:
     ]
 
 
+def test_a_job_is_waited_for(shell: Shell, topic: str) -> None:
+    shell.good("put", topic, "1", "--id", "a", "--retain", "1h")
+    late = shell.run("wait", topic, "a", "--within", "50ms")
+    assert (late.returncode, late.stderr) == (4, "")
+    assert late.stdout.splitlines()[1].startswith("state")
+
+    [job] = shell.json("pop", topic)
+    shell.good("touch", topic, "a", "--receipt", job["receipt"], "--progress", "0.5")
+    command = [sys.executable, "-m", "deferd", "wait", topic, "a", "--progress", "--json"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(shell.url)
+    ) as waiting:
+        assert waiting.stderr is not None
+        assert waiting.stdout is not None
+        assert waiting.stderr.readline().endswith(": 50%\n")
+        shell.good("touch", topic, "a", "--receipt", job["receipt"], "--progress", '{"left": 1}')
+        assert waiting.stderr.readline().endswith(': {"left":1}\n')
+        shell.good("finish", topic, "a", "--receipt", job["receipt"], "--result", "[2]")
+        ended = json.loads(waiting.stdout.read())
+        assert waiting.wait(20) == 0
+    assert (ended["outcome"], ended["result"]) == ("finished", [2])
+
+    assert shell.good("wait", topic, "a").splitlines()[1].split() == ["outcome", "finished"]
+    shell.good("put", topic, "1", "--id", "b")
+    shell.json("pop", topic)
+    shell.good("bury", topic, "b")
+    assert shell.run("wait", topic, "b").returncode == 6
+    assert f"deferd: topic {topic!r} has no job 'c'" == shell.refused(3, "wait", topic, "c")
+
+
 def test_a_consumer_pops_touches_releases_and_finishes(shell: Shell, topic: str) -> None:
     shell.good("put", topic, '{"n": 1}', "--id", "a", "--retain", "1h")
 
     [job] = shell.json("pop", topic, "--ttr", "30s", "--consumer", "me")
     assert (1, "me") == (job["attempt"], shell.json("get", topic, "a")[0]["reserved_by"])
-    [touched] = shell.json("touch", topic, "a", "--receipt", job["receipt"], "--ttr", "1h")
+    [touched] = shell.json("touch", topic, "a", "--receipt", job["receipt"], "--ttr", "1h", "--progress", "0.4")
+    shown = [line.split() for line in shell.good("get", topic, "a").splitlines()]
+    assert [words[:2] for words in shown if words[0] == "progress"] == [["progress", "40%,"]]
     left = datetime.fromisoformat(touched["reserved_until"]) - datetime.now(UTC)
     assert timedelta(minutes=58) < left <= timedelta(minutes=61)
     [released] = shell.json(

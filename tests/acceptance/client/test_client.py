@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -280,3 +281,22 @@ def test_the_command_line_knows_windows_and_calendars(shared_service: ServicePro
     shell.refused(2, "calendar", name, "--set", "[]", "--delete")
     assert shell.good("calendar", name, "--delete") == f"{name} deleted\n"
     shell.refused(2, "put", topic, "--window", "{")
+
+
+def test_a_wait_goes_on_after_a_restart_of_the_service(tmp_path: Path) -> None:
+    with (
+        ServiceProcess(tmp_path, preloaded=True) as service,
+        Client(service.url) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        client.put("restarts", id="a", retain=60)
+        waited = pool.submit(client.wait, "restarts", "a", timeout=40)
+        service.wait_for_job_waits(1)
+        assert service.stop() == 0
+        service.start()
+        service.wait_for_job_waits(1)
+        assert not waited.done()
+        [held] = client.pop("restarts")
+        client.finish(held, "done")
+        job = waited.result(20)
+    assert (job.outcome, job.result) == ("finished", "done")

@@ -704,6 +704,26 @@ def test_a_wrong_filter_is_explained(browser_like: httpx.Client, jobs: Producer)
     assert browser_like.get(f"/console/topics/{jobs.topic}/jobs?cursor=x").status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("progress", "shown"),
+    [
+        (0.257, '<progress value="0.257" max="1" aria-label="Progress"></progress><span>26 %</span>'),
+        (1, '<progress value="1" max="1" aria-label="Progress"></progress><span>100 %</span>'),
+        (True, "<span>Progress</span> <code>true</code>"),
+        (2, "<span>Progress</span> <code>2</code>"),
+        ({"done": "<b>"}, "<span>Progress</span> <code>{&#34;done&#34;: &#34;&lt;b&gt;&#34;}</code>"),
+    ],
+)
+def test_the_progress_of_a_job_is_a_bar_or_json(
+    browser_like: httpx.Client, jobs: Producer, progress: Any, shown: str
+) -> None:
+    jobs.put("a")
+    path = f"/jobs/{jobs.topic}/a/touch"
+    jobs.http.post(path, json={"receipt": jobs.pop()[0]["receipt"], "progress": progress}).raise_for_status()
+    page = browser_like.get(f"/console/topics/{jobs.topic}/jobs/a").text
+    assert shown in page
+
+
 def test_a_job_that_is_gone_says_what_is_known(browser_like: httpx.Client, jobs: Producer) -> None:
     jobs.put("order-1041", delay=600)
     gone = browser_like.get(f"/console/topics/{jobs.topic}/jobs/order-1042")

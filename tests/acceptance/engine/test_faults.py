@@ -33,6 +33,7 @@ OUTCOMES_SEEN = [
     ("finish, put", "done"),
     *(("release", outcome) for outcome in ("done", "dead")),
     *((kind, "done") for kind in ("snooze", "touch", "bury", "redrive", "deliver")),
+    *(("end", outcome) for outcome in ("finished", "dead", "cancelled")),
     *(("sadd", "stored"), ("spop", "done"), ("spop", "unknown")),
     *(("look", outcome) for outcome in ("delayed", "finished", "not found")),
 ]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from deferd import AsyncClient, Cipher
+from deferd import AsyncClient, Cipher, Client
 from deferd.testing import ServiceForTests
 from tests.acceptance.project.test_readme import block_with, blocks, module_of
 from tests.acceptance.worker.worker_runs import in_state, serving
@@ -39,6 +40,18 @@ def test_puts_of_one_id_become_one_job(service: ServiceForTests, capsys: pytest.
 
 def test_a_program_pops_by_a_pattern_and_chains(service: ServiceForTests, capsys: pytest.CaptureFixture[str]) -> None:
     assert printed_by("count=False", service, capsys) == ["orders.eu snoozed after 0 attempts", "snoozes: 1", "delayed"]
+
+
+def test_a_program_waits_for_the_result_of_a_job(service: ServiceForTests, capsys: pytest.CaptureFixture[str]) -> None:
+    def consume() -> None:
+        with Client(service.url) as client:
+            [job] = client.pop("pdf", wait=20)
+            client.finish(job, f"{job.body['order']}.pdf")
+
+    with ThreadPoolExecutor(1) as pool:
+        consumer = pool.submit(consume)
+        assert printed_by("client.wait(", service, capsys) == ["finished 1042.pdf"]
+        consumer.result()
 
 
 @pytest.fixture

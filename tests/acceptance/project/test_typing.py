@@ -289,11 +289,12 @@ def test_the_programs_of_the_documents_the_docstrings_and_the_examples_are_stric
         "tutorial": 6,
         "flow-control": 4,
         "outcomes": 1,
+        "encryption": 1,
         "outbox": 1,
     }
     assert counts == {
         "readme": 2,
-        "client": 8,
+        "client": 9,
         "events": 1,
         "worker": 4,
         "schedules": 2,

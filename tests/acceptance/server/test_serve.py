@@ -55,6 +55,20 @@ def waiting_pops(service: ServiceProcess, number: int) -> Iterator[list[httpx.Re
 
 
 @contextlib.contextmanager
+def waiting_for_a_job(service: ServiceProcess, number: int) -> Iterator[list[httpx.Response]]:
+    """This number of callers wait for the end of a job; after the block their responses are in the list."""
+    responses: list[httpx.Response] = []
+    job = {"topic": "later", "id": "a", "delay": 600}
+    httpx.post(f"{service.url}/jobs", json=job, verify=NO_TLS).raise_for_status()
+    with ThreadPoolExecutor(number) as callers:
+        url = f"{service.url}/jobs/later/a?wait=60"
+        waits = [callers.submit(httpx.get, url, timeout=70) for _ in range(number)]
+        service.wait_for_job_waits(number)
+        yield responses
+        responses.extend(wait.result(STOP_S) for wait in waits)
+
+
+@contextlib.contextmanager
 def unfinished_request(service: ServiceProcess) -> Iterator[None]:
     """A request in progress whose client has sent only half of its body."""
     head = "POST /jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n"
@@ -73,7 +87,7 @@ def accepts(port: int) -> bool:
 
 
 @workers
-def test_it_logs_where_it_listens_and_exits_with_0_after_responding_to_waiting_pops(
+def test_it_logs_where_it_listens_and_exits_with_0_after_responding_to_all_that_wait(
     tmp_path: Path, workers: int
 ) -> None:
     with ServiceProcess(tmp_path, "--workers", str(workers)) as service:
@@ -81,12 +95,18 @@ def test_it_logs_where_it_listens_and_exits_with_0_after_responding_to_waiting_p
         pages = f"console: {service.url}/  docs: {service.url}/docs"
         assert f"listening on {service.url}  {pages}  store: embedded valkey " in greeting
         assert greeting.endswith(f" in {service.data_dir}\n")
-        with httpx.Client(verify=NO_TLS) as idle, waiting_pops(service, 5) as responses:
+        with (
+            httpx.Client(verify=NO_TLS) as idle,
+            waiting_for_a_job(service, 3) as jobs,
+            waiting_pops(service, 5) as responses,
+        ):
             assert idle.get(f"{service.url}/healthz").status_code == 200
             began = time.monotonic()
             assert service.stop() == 0
             assert time.monotonic() - began < STOP_S
     assert [(response.status_code, response.json()) for response in responses] == [(200, {"jobs": []})] * 5
+    seen = [(job.status_code, job.json()["state"], "outcome" in job.json()) for job in jobs]
+    assert seen == [(200, "delayed", False)] * 3
     assert [line.split(": ", 1)[1] for line in service.lines[1:]] == ["stopping: SIGTERM\n", "stopped\n"]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from deferd import AsyncClient, Client, Context, FixedBackoff, Reject, Retry, Worker, job
+from deferd import AsyncClient, Client, Context, FixedBackoff, InvalidInput, Reject, Retry, Worker, job
 from deferd.testing import EagerJobs, ServiceForTests
 from deferd.worker.handlers import CallNext
 from tests.acceptance.service_process import ServiceProcess
@@ -248,6 +248,29 @@ async def test_a_touch_from_a_handler_reports_a_cancel_at_once(client: AsyncClie
             go_on[kind].set()
             await until(lambda touches=touches: len(touches) == 2, "it has touched twice")  # type: ignore[misc]
     assert touched == {"async": [True, False], "plain": [True, False]}
+
+
+async def test_handlers_report_their_progress(client: AsyncClient, worker: Worker, topic: str) -> None:
+    reported: list[bool] = []
+
+    @worker.handler(f"{topic}-async")
+    async def report(context: Context) -> None:
+        reported.extend([await context.progress({"done": done}) for done in range(3)])
+        with pytest.raises(InvalidInput, match="at most 1024 bytes"):
+            await context.progress("x" * 1023)
+
+    @worker.handler(f"{topic}-plain")
+    def report_in_thread(context: Context) -> None:
+        reported.append(context.progress_from_thread(0.5))
+
+    async with serving(worker):
+        for kind, progress in (("async", {"done": 2}), ("plain", 0.5)):
+            put = await client.put(f"{topic}-{kind}", id="a", retain=60)
+            job = await in_state(client, f"{topic}-{kind}", "a", "finished")
+            assert job.progress == progress
+            assert job.progress_at is not None
+            assert job.progress_at >= put.created_at
+    assert reported == [True] * 4
 
 
 async def test_a_worker_is_shown_as_the_holder_of_its_jobs(

@@ -6,7 +6,7 @@ is listed twice is drawn twice as often.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -36,6 +36,14 @@ backoffs = st.sampled_from(
         {"kind": "schedule", "seconds": [10, 60], "then": "repeat_last", "jitter": 0},
     ]
 )
+ENDS = "ends"
+"""The topic into which ends put their jobs."""
+_on_ends: tuple[dict[str, Any], ...] = (
+    {"topic": ENDS},
+    {"topic": ENDS, "body": True},
+    {"topic": ENDS, "on": ["finished", "cancelled"]},
+    {"topic": ENDS, "on": ["dead"], "id": "{topic}.{id}:{outcome}"},
+)
 _policy_fields: dict[str, st.SearchStrategy[Any]] = {
     "ttr": st.sampled_from([10, 30]),
     "max_attempts": st.sampled_from([None, 2, None, 1]),
@@ -45,6 +53,7 @@ _policy_fields: dict[str, st.SearchStrategy[Any]] = {
     "dead_retain": st.sampled_from([20, 0, 200]),
     "time_limit": st.sampled_from([20, None, 40]),
     "deadline": st.sampled_from([60, None, 20, 200]),
+    "on_end": st.sampled_from([*_on_ends, None]),
 }
 TAGS = ("x", "y")
 tags = st.sampled_from([["x"], ["y", "x"], []])
@@ -71,12 +80,15 @@ limits = st.fixed_dictionaries(
 """Rates are over an odd number of seconds, so that no move of the clock ends where their spans do."""
 
 
-def without_flows(drawn: Any) -> Any:
-    """Drawn arguments without groups, priorities and limits."""
+FLOW_FIELDS = frozenset({*of_flow, "limits"})
+
+
+def without(fields: Container[str], drawn: Any) -> Any:
+    """Drawn arguments without these fields."""
     if isinstance(drawn, dict):
-        return {name: without_flows(value) for name, value in drawn.items() if name not in {*of_flow, "limits"}}
+        return {name: without(fields, value) for name, value in drawn.items() if name not in fields}
     if isinstance(drawn, list | tuple):
-        return type(drawn)(without_flows(value) for value in drawn)
+        return type(drawn)(without(fields, value) for value in drawn)
     return drawn
 
 
@@ -118,7 +130,8 @@ leases_ms = st.sampled_from([None, None, 10_000, 120_000])
 patterns = st.sampled_from(PATTERNS)
 consumers = st.sampled_from(["worker-1", "worker-2", None])
 request_ids = st.sampled_from([None, None, *REQUEST_IDS])
-errors = st.sampled_from([None, "", "it went wrong"])
+ERRORS = (None, "", "it went wrong")
+errors = st.sampled_from(ERRORS)
 are_attempts = st.sampled_from([True, True, False])
 states = st.sampled_from([*JobState, None, None])
 receipts = st.one_of(

@@ -21,11 +21,11 @@ from deferd.contract.fields import POLICY, Kind
 from deferd.contract.model import JobState
 from deferd.engine.engine import Engine
 from deferd.engine.queue import JobQueue, PopRequest
-from deferd.engine.record import ANY_RECEIPT, IMPOSSIBLE_RECEIPT, JobRecord, Receipt, from_store
+from deferd.engine.record import ANY_RECEIPT, IMPOSSIBLE_RECEIPT, JobRecord, Receipt, from_store, read_record
 from deferd.engine.redis_keys import PATTERN_REQUEST
 from deferd.engine.topic_search import TopicSelection
 from deferd.store.connection import connect
-from tests.integration.engine.drawn_calls import JOB_IDS, TAGS, TOPICS
+from tests.integration.engine.drawn_calls import ENDS, ERRORS, JOB_IDS, TAGS, TOPICS
 from tests.integration.engine.engine_driver import EngineDriver
 from tests.integration.engine.job_model import JobModel
 from tests.integration.engine.modelled_job import (
@@ -77,6 +77,8 @@ class EngineAndModel(RuleBasedStateMachine):
         self.deliveries: dict[str, list[Delivery]] = {topic: [] for topic in TOPICS}
         self.seen_receipts: set[tuple[str, str, Any]] = set()
         self.bodies = 0
+        self.ends = 0
+        self.runner.run(self.driver.topics.pause(ENDS))  # pops by patterns leave its jobs
 
     @property
     def queue(self) -> JobQueue:
@@ -112,6 +114,7 @@ class EngineAndModel(RuleBasedStateMachine):
                 if self.contents[topic] != before:
                     self._check_counts(self.contents[topic], model)
                 self._check_jobs(before, self.contents[topic], model)
+            self._check_ends()
         except OutOfTimeError:
             self.out_of_time = True
 
@@ -237,6 +240,17 @@ class EngineAndModel(RuleBasedStateMachine):
         self.assert_same_instant(record.finished_at_ms, job.finished_at_s)
         if job.live is not None and job.live.receipt is not None:
             assert record.receipt == job.live.receipt
+
+    def _check_ends(self) -> None:
+        """Each end has put one job, which says so."""
+        modelled = [end for model in self.models.values() for end in model.ends]
+        pool = self.keys.of_topic(ENDS)[0]
+        if self.client.hlen(pool) == len(modelled) == self.ends:
+            return
+        self.ends = len(modelled)
+        stored: dict[bytes, bytes] = self.client.hgetall(pool)  # type: ignore[assignment]
+        put = [_end_of(read_record(ENDS, job_id.decode(), JobState.READY, raw)) for job_id, raw in stored.items()]
+        assert sorted(put) == sorted((end.id or "", _as_text(end.body)) for end in modelled)
 
     def _check_soundness(self) -> None:
         for topic in self.models:
@@ -424,6 +438,18 @@ def _groups_of(model: JobModel) -> dict[str, tuple[int, int, str]]:
         )
         for group in {job.group for job in live}
     }
+
+
+def _end_of(record: JobRecord) -> tuple[str, str]:
+    """The id of the job that an end put, '' for a new one, and its body, with SOME_TEXT for an error of the service."""
+    body = orjson.loads(record.body)
+    if body.get("error") not in ERRORS:
+        body["error"] = SOME_TEXT
+    return "" if record.id.startswith("end-") else record.id, _as_text(body)
+
+
+def _as_text(body: dict[str, Any]) -> str:
+    return orjson.dumps(body, option=orjson.OPT_SORT_KEYS).decode()
 
 
 def receipt_of(delivery: Delivery) -> Receipt:

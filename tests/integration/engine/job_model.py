@@ -28,6 +28,7 @@ from tests.integration.engine.modelled_job import (
     ANY_DELIVERY,
     SOME_TEXT,
     Delivery,
+    End,
     ModelJob,
     Policy,
     ReadyPosition,
@@ -235,6 +236,7 @@ class JobModel(PutModel):
         job = self._held(job_id, delivery)
         job.finished_by = job.live
         self._release(job)
+        self._end(job, "finished", {} if result is None else {"result": result})
         if job.follow_up is not None:
             self._start_follow_up(job, self.now_s, None)
             job.follow_up.took_place_of = job.finished_by
@@ -444,6 +446,7 @@ class JobModel(PutModel):
 
     def _bury(self, job: ModelJob, reason: DeadReason) -> None:
         self.flows.leave(job)
+        self._end(job, "dead", {"reason": reason.value})
         if job.follow_up is not None:
             self._start_follow_up(job, self.now_s, job.last_error)
             return
@@ -456,6 +459,8 @@ class JobModel(PutModel):
     def _remove(self, job: ModelJob, *, keep_follow_up: bool = False) -> None:
         place = self.place_of(job.id)
         self.flows.leave(job)
+        if job.state in LIVE_STATES:
+            self._end(job, "cancelled", {})
         del self.jobs[job.id]
         if job.state is JobState.FINISHED:
             self.taken.pop((place, job.id), None)
@@ -465,6 +470,21 @@ class JobModel(PutModel):
         if keep_follow_up and job.follow_up is not None:
             earliest_s = self.now_s if job.live is None else max(job.lease_end_s, self.now_s)
             self._start_follow_up(job, earliest_s, None)
+
+    def _end(self, job: ModelJob, outcome: str, more: dict[str, Any]) -> None:
+        """Put the job that says how this one ended."""
+        on_end = job.policy["on_end"]
+        if on_end is None or outcome not in on_end.get("on", [outcome]):
+            return
+        named = {"topic": self.topic, "id": job.id, "outcome": outcome}
+        body = {**named, **more, "attempts": job.ended, "tags": job.policy["tags"], "headers": {}}
+        if on_end.get("body"):
+            body["body"] = job.body
+        if outcome != "finished" and job.last_error is not None:
+            body["error"] = job.last_error
+        job_id = on_end["id"].format(**named) if "id" in on_end else None
+        if job_id is None or all(end.id != job_id for end in self.ends):
+            self.ends.append(End(job_id, body))
 
     def _redrive(self, jobs: Iterable[ModelJob], keys: dict[str, int]) -> None:
         self._turns += 1

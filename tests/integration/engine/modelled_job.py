@@ -10,8 +10,8 @@ from deferd.contract.model import DeadReason, JobState
 DEAD_RETENTION_S = 100
 
 Policy = dict[str, Any]
-"""ttr, max_attempts, backoff, ttl, retain, dead_retain, time_limit, deadline, tags, group, priority and unique_for of
-puts.
+"""ttr, max_attempts, backoff, ttl, retain, dead_retain, time_limit, deadline, on_end, tags, group, priority and
+unique_for of puts.
 """
 Flow = tuple[int, str]
 """A priority, and a group, '' for none."""
@@ -25,6 +25,7 @@ SERVICE_DEFAULTS: Policy = {
     "dead_retain": DEAD_RETENTION_S,
     "time_limit": None,
     "deadline": None,
+    "on_end": None,
     "tags": [],
     "group": None,
     "priority": 0,
@@ -50,6 +51,13 @@ class ReadyPosition(NamedTuple):
 
 
 NO_POSITION = ReadyPosition(0, "", 0)
+
+
+class End(NamedTuple):
+    """The job that an end puts: its id, None for a new one, and its body."""
+
+    id: str | None
+    body: dict[str, Any]
 
 
 @dataclass(eq=False)

@@ -12,7 +12,7 @@ import orjson
 from deferd.contract.errors import DeferdError, JobExists, JobReserved, PayloadTooLarge, TopicFull
 from deferd.contract.model import JobState
 from tests.integration.engine.modelled_flows import FlowModel
-from tests.integration.engine.modelled_job import SERVICE_DEFAULTS, Delivery, ModelJob, Policy, ReadyPosition
+from tests.integration.engine.modelled_job import SERVICE_DEFAULTS, Delivery, End, ModelJob, Policy, ReadyPosition
 
 MOST_BODY_BYTES = 34
 """The limit of the service in these tests; a few items reach it."""
@@ -45,6 +45,8 @@ class PutModel:
     partitions: int = 1
     home_of: Callable[[str], str] | None = None
     """The partition for a new job with an id; None for a topic without partitions."""
+    ends: list[End] = field(default_factory=list)
+    """What the ends of jobs have put."""
     flows: FlowModel = field(init=False)
     _places: dict[str, str] = field(default_factory=dict)
     _changes: int = 0

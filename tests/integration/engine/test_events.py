@@ -82,6 +82,10 @@ async def test_the_life_of_a_job(driver: EngineDriver) -> None:
         "consumer": "worker one",
     }
     assert found[0].at_ms == put.created_at_ms
+    for progress, shown in ((0.5, b"0.5"), ("x" * 118, b'"%b"' % (b"x" * 118)), ("x" * 119, None)):
+        await driver.deliveries.touch(TOPIC, "a", popped.receipt, progress=progress)
+        facts = {"state": JobState.RESERVED, "attempt": 1} | ({} if shown is None else {"progress": shown})
+        assert [("progress", "a", facts)] == await last(driver)
     await driver.deliveries.release(TOPIC, "a", popped.receipt, error="SMTP 421\nsecond line")
     assert [("released", "a", {"state": "delayed", "attempt": 1, "error": "SMTP 421"})] == await last(driver)
     await driver.pass_time(5)

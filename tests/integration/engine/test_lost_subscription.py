@@ -12,9 +12,11 @@ import pytest
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import PutJob
+from deferd.engine import metrics
 from deferd.engine.engine import Engine
 from deferd.engine.notifications import HEARTBEAT_S
 from deferd.engine.queue import PopRequest
+from deferd.engine.record import ANY_RECEIPT
 from tests.faults.tcp_proxy import tcp_proxy
 from tests.integration.engine.engine_driver import TOPIC, started_engine
 from tests.integration.store.store_servers import ClusterSet, StoreServer
@@ -52,6 +54,17 @@ async def served_within_bound(consumer: Engine, producer: Engine, topic: str = T
         assert len(await waiting) == 1
 
 
+async def ended_within_bound(waiting: Engine, producer: Engine) -> None:
+    """Assert that a wait for a job ends in time when another process finishes the job."""
+    await producer.puts.put(PutJob(topic=TOPIC, id="waited", retain=60))
+    call = asyncio.create_task(waiting.waits.wait(TOPIC, "waited", 30_000))
+    await until(lambda: metrics.JOB_WAITS._value.get() == 1, "the call waits")
+    await producer.queue.pop(TOPIC, [PopRequest(1)])
+    await producer.queue.finish(TOPIC, "waited", ANY_RECEIPT)
+    async with asyncio.timeout(BOUND_S + SLACK_S):
+        assert (await call).outcome == "finished"
+
+
 async def woken_at_once(consumer: Engine, producer: Engine, topic: str = TOPIC) -> None:
     """Assert that a waiting pop is served without waiting for a heartbeat."""
     async with asyncio.timeout(HEARTBEAT_S):
@@ -70,6 +83,7 @@ async def test_a_connection_whose_packets_are_dropped_is_noticed(
         async with engine_at(f"redis://127.0.0.1:{proxy.port}") as consumer:
             await woken_at_once(consumer, producer)
             proxy.silence(b"SUBSCRIBE")
+            await ended_within_bound(consumer, producer)
             await served_within_bound(consumer, producer)
             await logged(caplog, LOST)
             await served_within_bound(consumer, producer)  # it cannot subscribe, so it polls

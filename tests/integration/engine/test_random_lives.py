@@ -1,7 +1,8 @@
 """Random calls on three ids: appends, follow-ups, chains, calls on many jobs, and all ends of deliveries.
 
 After every third call the consistency check finds nothing. No id has two live deliveries, no item is delivered in two
-different bodies, and, unless jobs are removed, every item is delivered. Half of the topics have limits, which hold.
+different bodies, and, unless jobs are removed, every item is delivered, and each finish has put a job. Half of the
+topics have limits, which hold.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from deferd.contract.bulk_model import CancelSelected, RescheduleSelected
 from deferd.contract.errors import DeferdError, TopicNotFound
 from deferd.contract.flow import FlowLimits, TopicLimits
 from deferd.contract.model import ChangeJob, JobState, PutJob, TopicSettings
+from deferd.engine.queue import PopRequest
 from deferd.engine.record import JobRecord
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
 from tests.integration.engine.sweeping import purge_jobs, redrive_jobs
 
 pytestmark = pytest.mark.slow(seconds=30)
 IDS = ("a", "b", "c")
+ENDED = "ended"
 CALLS = 120
 CHECK_EVERY = 3
 """Calls: a check takes longer than they."""
@@ -66,6 +69,8 @@ class Run:
         for name, values in of_any.items():
             if chance.random() < 0.2:
                 fields[name] = chance.choice(values)
+        if not self.removes or chance.random() < 0.3:
+            fields["on_end"] = {"topic": ENDED, "body": True}
         kinds = ["append", "append", "append", "keep", "reject", *(["replace", "replace"] if self.removes else [])]
         on_conflict = chance.choice(kinds)
         if on_conflict in {"append", "replace"} and chance.random() < 0.3:
@@ -94,11 +99,15 @@ class Run:
 
     def items_of(self, record: JobRecord) -> list[int]:
         body = orjson.loads(record.body)
+        assert record.items == (len(body) if isinstance(body, list) else 0)
+        return self.items_in(body)
+
+    @staticmethod
+    def items_in(body: Any) -> list[int]:
         if not isinstance(body, list):
             return [body]
         assert body
         assert body == sorted(body)
-        assert len(body) == record.items
         return body
 
     async def step(self) -> None:
@@ -230,6 +239,7 @@ async def test_whatever_happens_nothing_is_lost_or_runs_twice(driver: EngineDriv
     for _ in range(CALLS):
         await run.step()
     if removes:
+        assert (await driver.engine.consistency.audit_topic(ENDED)).clean
         return
     while driver.server.command("EXISTS", f"{KEY}:pool"):
         await driver.pass_time(10)
@@ -239,4 +249,9 @@ async def test_whatever_happens_nothing_is_lost_or_runs_twice(driver: EngineDriv
         for held in jobs:
             await driver.queue.finish(TOPIC, held.id, held.receipt)
     assert run.stored <= run.bodies.keys()
+    keys = (f"{KEY}:tally", "deferd:{0}:tally")  # the latter if the topic was forgotten
+    finished = sum(int(driver.server.command("HGET", key, "finished") or 0) for key in keys)
+    ends = [orjson.loads(one.body) for one in (await driver.queue.pop(ENDED, [PopRequest(1000)])).jobs[0]]
+    assert len(ends) == finished > 0
+    assert {item for end in ends for item in run.items_in(end["body"])} >= run.stored
     assert not {key for key in driver.keys_left() if key.startswith(("follow", "items", "tagged"))}

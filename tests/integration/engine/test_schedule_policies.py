@@ -18,10 +18,17 @@ from tests.integration.engine.schedule_driver import DAY_S, NAME, ScheduleDriver
 from tests.integration.store.store_servers import StoreServer
 
 HOUR_S = 3600
+ON_END = {"on_end": {"topic": "ended"}}
 
 
 def counted(outcome: str) -> float:
     return REGISTRY.get_sample_value("deferd_schedule_runs_total", {"topic": TOPIC, "outcome": outcome}) or 0
+
+
+def ends(schedules: ScheduleDriver) -> int:
+    """How many runs have ended."""
+    count: int = schedules.server.command("HLEN", "deferd:{0}:ended:pool")
+    return count
 
 
 # Overlap
@@ -79,21 +86,23 @@ async def test_a_run_replaces_the_last_one_while_that_is_live(schedules: Schedul
 
 
 async def test_of_runs_caught_up_with_together_each_replaces_the_one_before(schedules: ScheduleDriver) -> None:
-    await schedules.schedule(every=60, overlap="replace", catch_up="all")
+    await schedules.schedule(every=60, overlap="replace", catch_up="all", job=ON_END)
     last = None
     await schedules.pass_outage(60 * 5.5)
     [last] = schedules.ready_list()
     assert last == (await schedules.get()).last_id
     assert await schedules.counters() == (5, 0, 0, 1)
+    assert ends(schedules) == 4
     await schedules.assert_clean()
 
 
 async def test_of_runs_caught_up_with_together_all_but_one_are_skipped(schedules: ScheduleDriver) -> None:
-    await schedules.schedule(every=60, overlap="skip", catch_up="all")
+    await schedules.schedule(every=60, overlap="skip", catch_up="all", job=ON_END)
     first = await schedules.next_id()
     await schedules.pass_outage(60 * 5.5)
     assert schedules.ready_list() == [first]
     assert await schedules.counters() == (1, 4, 0, 1)
+    assert ends(schedules) == 0
     await schedules.assert_clean()
 
 

@@ -192,8 +192,9 @@ async def call_all_of_a_topic(driver: EngineDriver) -> None:
     await driver.queue.pops_and_finishes.pop(TOPIC, 1)
     keys = driver.queue._keys.of_topic(TOPIC)
     await driver.engine._scripts.run("check_puts", keys, (TOPIC, Terms(ANY_DEFAULT, 1, "").argument(), ""))
-    await driver.queue.get(TOPIC, "c")
-    await driver.topics.why(TOPIC, "c")
+    for look in (driver.queue.get, driver.queue.watch, driver.topics.why):
+        await look(TOPIC, "c")
+    await driver.engine.waits._check(TOPIC, [(TOPIC, "c")])
     await driver.cancels.cancel_many(TOPIC, [CancelItem(id="c")])
     await driver.puts.put(job("d", on_conflict="replace", delay=60, tags=["x"]))
     await driver.engine.bulk.reschedule(RescheduleSelected.model_validate({"select": {"tag": "x"}, "by": 1}))

@@ -39,6 +39,7 @@ class EveryCall(EngineAndModel):
 
     calls = 0
     may_have_flows = True
+    may_have_ends = True
     has_flows = False
     """Whether jobs of this example may have groups and priorities, and topics limits."""
 
@@ -165,7 +166,7 @@ class EveryCall(EngineAndModel):
     ) -> tuple[Select, list[JobModel], Counter[JobState]]:
         """The selection, the models of its topics, and its jobs by their states."""
         tag, state = which
-        select = Select.model_validate({"tag": tag, "state": state, "topics": ["*"] if everywhere else [topic]})
+        select = Select.model_validate({"tag": tag, "state": state, "topics": ["b*", "o*"] if everywhere else [topic]})
         models = list(self.models.values()) if everywhere else [self.models[topic]]
         return select, models, Counter(job.state for model in models for job in model.selected(tag, state))
 
@@ -420,7 +421,9 @@ class EveryCall(EngineAndModel):
     def make(self, call: tuple[str, dict[str, Any]]) -> None:
         name, arguments = call
         if not self.has_flows:
-            arguments = drawn.without_flows(arguments)
+            arguments = drawn.without(drawn.FLOW_FIELDS, arguments)
+        if not self.may_have_ends:
+            arguments = drawn.without({"on_end"}, arguments)
         if not self.out_of_time:
             try:
                 getattr(self, name)(**arguments)

@@ -199,7 +199,7 @@ async def test_a_task_can_be_undone(driver: EngineDriver) -> None:
 
 
 async def test_a_topic_that_was_forgotten_comes_back(driver: EngineDriver) -> None:
-    await put_many(driver, 2, delay=60, tags=["x"])
+    await put_many(driver, 2, delay=60, tags=["x"], on_end={"topic": "ended", "on": ["dead"]})
     await cancel(driver.engine)
     for key in driver.server.command("KEYS", f"{KEY}:*"):
         driver.server.command("DEL", key)
@@ -207,6 +207,7 @@ async def test_a_topic_that_was_forgotten_comes_back(driver: EngineDriver) -> No
     driver.server.command("ZREM", "deferd:{0}:topics", TOPIC)
     assert await undo(driver.engine) == (2, 0)
     assert (await driver.topics.get(TOPIC)).counts[JobState.DELAYED] == 2
+    assert driver.server.command("EXISTS", f"{KEY}:ends") == 1
 
 
 async def test_a_cancel_that_is_repeated_after_its_undo_leaves_the_jobs(driver: EngineDriver) -> None:

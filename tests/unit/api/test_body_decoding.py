@@ -597,7 +597,8 @@ def released(raw: bytes) -> Any:
 
 def touched(raw: bytes) -> Any:
     touch = TouchJob.model_validate(parse_object(raw))
-    return encode_touch("a", Receipt.of(touch.receipt), None if touch.ttr is None else to_ms(touch.ttr))
+    ttr_ms = None if touch.ttr is None else to_ms(touch.ttr)
+    return encode_touch("a", Receipt.of(touch.receipt), ttr_ms, touch.progress)
 
 
 def buried(raw: bytes) -> Any:
@@ -650,7 +651,11 @@ USUAL_DELIVERIES = {
         b'{"count":false,"delay":0.1}',
         b'{"delay":5,"receipt":"0123456789ab.1","count":false,"error":"502"}',
     ],
-    "touch": [*COMMON, b'{"ttr":null}', b'{"ttr":1}', b'{"ttr":30.5}', b'{"ttr":86400}'],
+    "touch": [
+        *(*COMMON, b'{"ttr":null}', b'{"ttr":1}', b'{"ttr":30.5}', b'{"ttr":86400}'),
+        *(b'{"progress":null}', b'{"progress":0.25}', b'{"progress":{"done":1e3},"ttr":5}'),
+        b'{"progress":"%b"}' % (b"x" * 1022),
+    ],
     "bury": [*COMMON, *ERRORS],
 }
 REFUSED = {
@@ -668,7 +673,11 @@ REFUSED = {
         b'{"count":"true"}',
         b'{"ttr":5}',
     ],
-    "touch": [b'{"ttr":0}', b'{"ttr":86401}', b'{"ttr":[]}', b'{"delay":5}'],
+    "touch": [
+        *(b'{"ttr":0}', b'{"ttr":86401}', b'{"ttr":[]}', b'{"delay":5}'),
+        b'{"progress":"%b"}' % (b"x" * 1023),
+        b'{"progress":%b%b}' % (b"[" * 191, b"]" * 191),
+    ],
     "bury": [b'{"delay":5}'],
 }
 for refused in REFUSED.values():

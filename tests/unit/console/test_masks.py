@@ -38,12 +38,14 @@ def test_headers_results_and_waiting_bodies_are_searched_too() -> None:
         "body": 1,
         "headers": {"authorization": "x"},
         "result": {"token": "y"},
+        "progress": {"token": 4, "done": 5},
         "followed_by": {"body": {"token": 3}},
     }
     assert masked("token,headers.authorization", job) == {
         "body": 1,
         "headers": {"authorization": MASKED},
         "result": {"token": MASKED},
+        "progress": {"token": MASKED, "done": 5},
         "followed_by": {"body": {"token": MASKED}},
     }
 

@@ -57,11 +57,58 @@ def look(call_s: float, end_s: float, state: str = "", tag: str = "first", **fac
     return op("look", call_s, end_s, "there", shown=tag, state=state, **facts)
 
 
+def end(at_ms: int, outcome: str = "finished", tag: str = "first", result: str = "") -> Operation:
+    """What an end has put, at an instant that it shows."""
+    return op("end", 0, at_ms / 1000 + 1, outcome, tag=tag, result=result, at_ms=at_ms)
+
+
+def no_more_ends(at_s: float = 1001) -> Operation:
+    return op("end", at_s, at_s, "none")
+
+
 def gone(at_s: float = 1000) -> Operation:
     return op("look", at_s, at_s + 1, "not found")
 
 
 RIGHT = {
+    "a finish without a response that put a job": [
+        put(0, 1, on_end="new"),
+        deliver(2, 3, 2500),
+        finish(3, None, UNKNOWN, result="well"),
+        end(3100, result="well"),
+        gone(),
+        no_more_ends(),
+    ],
+    "two deaths, with a redrive between them, and a cancel of which nobody knows": [
+        put(0, 1, on_end="new", max_attempts=1, dead_retain_ms=9000),
+        deliver(2, 3, 2500),
+        op("redrive", 4, 5),
+        end(3500, "dead"),
+        deliver(5, 6, 5500, receipt="later.1"),
+        op("cancel", 7, None, UNKNOWN),
+        end(6500, "dead"),
+        gone(),
+        no_more_ends(),
+    ],
+    "a second end whose job would have the id of one that was there still": [
+        put(0, 1, on_end="named"),
+        op("cancel", 1.1, 1.2, "ready"),
+        put(1.3, 1.4, tag="again", on_end="named"),
+        op("cancel", 1.5, 1.6, "ready"),
+        end(1150, "cancelled"),
+        gone(),
+        no_more_ends(),
+    ],
+    "a replaced job, whose follow-up was cancelled with its holder": [
+        put(0, 1, delay_ms=9000, on_end="new"),
+        put(1.1, 1.2, "stored", tag="two", on_conflict="replace", on_end="new"),
+        deliver(2, 3, 2500, tag="two"),
+        put(3.1, 3.2, "follows", tag="three", on_conflict="replace", follows=True, on_end="new"),
+        op("cancel", 3.3, 3.4, "reserved"),
+        end(3350, "cancelled", tag="two"),
+        gone(),
+        no_more_ends(),
+    ],
     "nothing": [],
     "put, delivered, finished": [put(0, 1, at_ms=500), deliver(1, 3, 2500), finish(3, 4), gone()],
     "a delivery, made at an unknown time, after the first one's lease": [

@@ -64,6 +64,13 @@ def test_a_lease_that_may_have_ended_is_not_counted(more: Sequence[Operation]) -
     assert check(LIMITED_TOPIC, *THREE, *more, replace(extended, lease_end_ms=2100), FOURTH).over_in_flight == []
 
 
+def test_of_two_deliveries_in_one_millisecond_the_one_that_may_have_ended_may_have_been_first() -> None:
+    two = [delivered("job0", 1000), delivered("job1", 1000)]
+    assert len(check(STRICT_TOPIC, *two).over_in_flight) == 1
+    for ended in ("job0", "job1"):
+        assert check(STRICT_TOPIC, *two, call("cancel", ended, 1.001, "reserved")).over_in_flight == []
+
+
 def test_a_lease_that_was_extended_is_counted() -> None:
     extended = replace(call("touch", "job2", 1.9, receipt="job2.1"), lease_end_ms=2900)
     later = [delivered(f"later{number}", 2000, group="") for number in range(3)]

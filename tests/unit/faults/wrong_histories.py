@@ -3,9 +3,46 @@
 from __future__ import annotations
 
 from tests.faults.history import UNKNOWN
-from tests.unit.faults.job_histories import deliver, finish, gone, look, op, pushed, put
+from tests.unit.faults.job_histories import deliver, end, finish, gone, look, no_more_ends, op, pushed, put
 
 WRONG = {
+    "a finish that put no job": [put(0, 1, on_end="new"), deliver(2, 3, 2500), finish(3, 4), gone(), no_more_ends()],
+    "a cancel that put no job": [put(0, 1, on_end="named"), op("cancel", 2, 3, "ready"), gone(), no_more_ends()],
+    "a death that put no job": [
+        put(0, 1, on_end="new"),
+        deliver(2, 3, 2500),
+        op("bury", 3, 4, receipt="first.1"),
+        gone(),
+        no_more_ends(),
+    ],
+    "a finish that put two jobs": [
+        put(0, 1, on_end="new"),
+        deliver(2, 3, 2500),
+        finish(3, 4),
+        finish(4, 5),
+        end(3500),
+        end(4500),
+        gone(),
+        no_more_ends(),
+    ],
+    "a finish that put a job, and was not done": [
+        put(0, 1, on_end="new"),
+        deliver(2, 3, 2500),
+        finish(3, None, UNKNOWN),
+        end(3100),
+        deliver(4, 5, 4500, attempt=2),
+        finish(5, 6, receipt="first.2"),
+        end(5500),
+        gone(),
+        no_more_ends(),
+    ],
+    "the end of a job that nobody has ended": [put(0, 1, on_end="new"), end(1500, "cancelled"), no_more_ends()],
+    "the end of a job that was replaced": [
+        put(0, 1, delay_ms=9000, on_end="new"),
+        put(1.1, 1.2, "stored", tag="two", on_conflict="replace"),
+        end(1150, "cancelled"),
+        no_more_ends(),
+    ],
     "a put that was given up and took effect behind its acknowledged repetition and cancel": [
         put(0, None, UNKNOWN, given_up_s=1),
         put(1.1, 1.2),

@@ -282,6 +282,51 @@ def test_a_cancelled_handler_is_notified(shop: Shop) -> None:
     assert [one.state for one in jobs.jobs] == ["cancelled"]
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_last_progress_is_kept_as_json(shop: Shop, *, is_async: bool) -> None:
+    def plain(context: Context) -> None:
+        assert context.progress_from_thread(0.5)
+        with pytest.raises(InvalidInput, match="at most 1024 bytes of JSON, and has 1025"):
+            context.progress_from_thread("x" * 1023)
+        assert context.progress_from_thread({"order": Order(number=7)})
+
+    async def awaited(context: Context) -> None:
+        assert await context.progress(0.5)
+        with pytest.raises(InvalidInput, match="body"):
+            await context.progress(object())
+        assert await context.progress({"order": Order(number=7)})
+
+    jobs = EagerJobs(shop.worker)
+    shop.worker.handler("long")(awaited if is_async else plain)
+    jobs.client.put("long", id="a")
+    [job] = jobs.jobs
+    progress = {"order": {"number": 7, "placed_at": None}}
+    assert (job.state, job.progress, jobs.client.get("long", "a").progress) == ("finished", progress, progress)
+
+
+async def test_a_caller_waits_for_what_became_of_a_job(shop: Shop) -> None:
+
+    @shop.worker.handler("sum")
+    def add(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    jobs = EagerJobs(shop.worker)
+    client = jobs.async_client
+    for job_id in ("a", "b"):
+        await client.put("sum", [1, 2], id=job_id, delay=60)
+    await jobs.run_async(jobs.jobs[0])
+    await client.cancel("sum", "b")
+    ended = [await client.wait("sum", job_id, timeout=30) for job_id in ("a", "b")]
+    assert [(job.outcome, job.result, job.body) for job in ended] == [
+        ("finished", 3, [1, 2]),
+        ("cancelled", None, [1, 2]),
+    ]
+    assert (await client.get("sum", "a")).outcome is None
+    for job_id in ("b", "c"):
+        with pytest.raises(JobNotFound):
+            await client.get("sum", job_id)
+
+
 def test_a_taken_id_is_handled_as_by_a_service(shop: Shop) -> None:
     jobs = EagerJobs(shop.worker)
     close = CLOSE.bind(jobs.client)
@@ -407,8 +452,9 @@ def test_calls_that_need_a_service_say_so(shop: Shop) -> None:
     jobs = EagerJobs(shop.worker)
     with pytest.raises(EagerUnsupported, match=r"POST /topics/mail/pop: .* use the fixture `deferd_service`"):
         jobs.client.pop("mail")
-    with pytest.raises(EagerUnsupported, match="GET /jobs/mail/a"):
-        jobs.client.get("mail", "a")
+    jobs.client.put("none", id="a")
+    with pytest.raises(EagerUnsupported, match="job 'a' of topic 'none' is ready, and nothing runs while it waits"):
+        jobs.client.wait("none", "a")
     with pytest.raises(EagerUnsupported, match=r"POST /jobs/cancel: .* use the fixture `deferd_service`"):
         jobs.client.cancel_all(tag="x")
     with pytest.raises(EagerUnsupported, match="POST /jobs/reschedule"):

@@ -19,7 +19,14 @@ from deferd.contract.operations.jobs import Buried, Finished, Released, Touched
 from deferd.contract.timestamps import instant, instant_bytes
 from deferd.engine.deliveries import ReleaseReply, lease_end_ms, raise_unless_ok, released
 from deferd.engine.group_commit import OnResult
-from deferd.engine.script_arguments import RECEIPT_BYTES, Args, EncodedFinish, EncodedRelease, size
+from deferd.engine.script_arguments import (
+    RECEIPT_BYTES,
+    Args,
+    EncodedFinish,
+    EncodedRelease,
+    progress_bytes,
+    size,
+)
 
 _BURIED = encode(Buried(state="dead"))
 _GAPS: Any = {"due_at": "%b", "attempts": Raw(b"%d")}
@@ -115,8 +122,8 @@ class DirectTouch(_DirectDelivery):
     def _decode(self, body: bytes, key: Bounds, job_id: str) -> Args | None:
         return decode_touch(body, key, job_id)
 
-    def _stored_bytes(self, decoded: Args) -> int:  # noqa: ARG002 (it stores nothing)
-        return 0
+    def _stored_bytes(self, decoded: Args) -> int:
+        return progress_bytes(decoded)
 
     def _add(self, topic: str, decoded: Args, on_result: OnResult[int]) -> None:
         self._app.engine.deliveries.add_touch(topic, decoded, on_result)

@@ -75,9 +75,15 @@ POP_OPTIONS: Options = {
     b"CONSUMER": Option("consumer"),
     b"REQUESTID": Option("request_id"),
 }
+GET_OPTIONS: Options = {
+    **_JSON,
+    b"WAIT": duration("wait"),
+    b"UNTIL": Option("until"),
+    b"AFTER": instant("after"),
+}
 FINISH_OPTIONS: Options = {**_JSON, b"RESULT": Option("result", lambda _, value: value), b"PUT": json("put")}
 RELEASE_OPTIONS: Options = {b"DELAY": duration("delay"), b"ERROR": Option("error"), b"SNOOZE": flag("count", False)}
-TOUCH_OPTIONS: Options = {b"TTR": duration("ttr")}
+TOUCH_OPTIONS: Options = {b"TTR": duration("ttr"), b"PROGRESS": json("progress")}
 BURY_OPTIONS: Options = {b"ERROR": Option("error")}
 CANCEL_OPTIONS: Options = {
     b"IFRESERVED": Option("if_reserved"),
@@ -122,10 +128,11 @@ async def pop(session: Session, command: list[bytes]) -> bytes:
 
 @command(contract.GET_JOB, arity=-3)
 async def get(session: Session, command: list[bytes]) -> bytes:
-    """``DEFERD.GET topic id [JSON]``: `GET /jobs/{topic}/{id}`."""
-    fields = read_options(command[3:], _JSON)
-    response = await session.call(contract.GET_JOB, _path(command))
-    return _reply(session, response, as_json=fields.get(_AS_JSON, False))
+    """``DEFERD.GET topic id [WAIT ms] [UNTIL end|progress] [AFTER at] [JSON]``: `GET /jobs/{topic}/{id}`."""
+    fields = read_options(command[3:], GET_OPTIONS)
+    as_json = fields.pop(_AS_JSON, False)
+    call = session.call_while_connected if "wait" in fields else session.call
+    return _reply(session, await call(contract.GET_JOB, _path(command), fields), as_json=as_json)
 
 
 @command(contract.CHANGE_JOB, arity=-3)
@@ -165,7 +172,7 @@ async def release(session: Session, command: list[bytes]) -> bytes:
 
 @command(contract.TOUCH_JOB, arity=-4)
 async def touch(session: Session, command: list[bytes]) -> bytes:
-    """``DEFERD.TOUCH topic id receipt|* [TTR ms]``: `POST /jobs/{topic}/{id}/touch`."""
+    """``DEFERD.TOUCH topic id receipt|* [TTR ms] [PROGRESS json]``: `POST /jobs/{topic}/{id}/touch`."""
     return await _end_delivery(session, contract.TOUCH_JOB, command, read_options(command[4:], TOUCH_OPTIONS))
 
 

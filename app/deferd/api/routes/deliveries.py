@@ -219,7 +219,11 @@ async def release_job(
 @router.serves(contract.TOUCH_JOB)
 async def touch_job(request: CurrentRequest, topic: Topic, id: JobId, touch: TouchJob = _TOUCH) -> contract.Touched:
     ttr_ms = None if touch.ttr is None else to_ms(touch.ttr)
-    reserved_until_ms = await request.engine.deliveries.touch(topic, id, Receipt.of(touch.receipt), ttr_ms=ttr_ms)
+    receipt = Receipt.of(touch.receipt)
+    with request.counting(touch.progress):
+        reserved_until_ms = await request.engine.deliveries.touch(
+            topic, id, receipt, ttr_ms=ttr_ms, progress=touch.progress
+        )
     return contract.Touched(reserved_until=instant(reserved_until_ms))
 
 

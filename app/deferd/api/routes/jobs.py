@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Annotated, Any
+from contextlib import nullcontext
+from typing import Annotated, Any, Literal
 
 import orjson
 from fastapi import Query
@@ -22,6 +23,7 @@ from deferd.api.recorded_values import names_of, size_of, values_before
 from deferd.api.responses import JsonResponse, encode, instant_or_none
 from deferd.api.routes.queries import WithBodies
 from deferd.api.routes.tasks import ACCEPTED, begin_call
+from deferd.contract import limits
 from deferd.contract.bulk_model import CancelSelected, RescheduleSelected, UndoCancel
 from deferd.contract.model import (
     CancelBatch,
@@ -29,6 +31,7 @@ from deferd.contract.model import (
     Durability,
     FollowUp,
     IfReserved,
+    Instant,
     JobId,
     JobState,
     PutBatch,
@@ -42,7 +45,7 @@ from deferd.contract.operations.jobs import Cancelled, CancelResults, Job, PutRe
 from deferd.contract.strict_model import StrictModel
 from deferd.contract.timestamps import instant
 from deferd.engine.bulk_actions import BulkOutcome
-from deferd.engine.record import JobRecord
+from deferd.engine.record import JobRecord, instant_ms, to_ms
 
 router = OperationRouter()
 
@@ -114,12 +117,45 @@ class GetQuery(StrictModel):
     """The parameters of a get."""
 
     bodies: WithBodies = True
+    wait: float | None = Field(
+        None,
+        strict=True,
+        ge=0,
+        le=limits.WAIT_MAX_S,
+        allow_inf_nan=False,
+        description="Maximum seconds to wait until the job has ended, 0 to 60. With it, also with 0, the response says "
+        "the `outcome` of a job that has ended.",
+    )
+    until: Literal["end", "progress"] = Field(
+        "end", description="With `wait`. `progress`: wait only until the next progress of the job, or its end."
+    )
+    after: Instant | None = Field(
+        None,
+        description="With `until=progress`: respond at once if the job has a progress from later than this, such as "
+        "the `progress_at` of the last response. Default: only what is reported from now on counts.",
+    )
 
 
 @router.serves(contract.GET_JOB)
 async def get_job(request: CurrentRequest, topic: Topic, id: JobId, query: Annotated[GetQuery, Query()]) -> Job:
+    if query.wait is not None:
+        return await _wait_for(request, topic, id, query, to_ms(query.wait))
     shown = job_of if query.bodies else job_without_bodies
     return shown(await request.engine.queue.get(topic, id))
+
+
+async def _wait_for(request: RequestContext, topic: str, job_id: str, query: GetQuery, wait_ms: int) -> Job:
+    after_ms = None if query.after is None else instant_ms(query.after)
+    usage = request.admission.usage
+    with usage.waiting_pop() if wait_ms and usage is not None else nullcontext():
+        waited = await request.incoming.cancel_on_disconnect(
+            request.engine.waits.wait(topic, job_id, wait_ms, until=query.until, after_ms=after_ms)
+        )
+    request.admission.check_again([topic])
+    shown = job_without_bodies(waited.job) if waited.left_out or not query.bodies else job_of(waited.job)
+    if waited.left_out:
+        shown = replace(shown, body_bytes=waited.left_out)
+    return replace(shown, outcome=waited.outcome)
 
 
 @router.serves(contract.CHANGE_JOB, ends_into=lambda arguments: end_topics((arguments["change"],)), recorded=_BY_PEOPLE)

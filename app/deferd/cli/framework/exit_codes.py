@@ -22,10 +22,10 @@ MEANINGS: Final = {
     FAILED: "the service or a store could not be reached, or failed",
     USAGE: "wrong usage, or an invalid value",
     REFUSED: "conflict with the current state: not found, exists, held, stale, cancelled, full",
-    NOTHING_READY: "pop: nothing was ready",
+    NOTHING_READY: "pop: nothing was ready; wait: the job has not ended",
     NOT_ALLOWED: "not allowed: no key, an unknown key, or one without the permission",
     FINDINGS: "audit: there are findings, or something could not be checked; sync --dry-run: something would change; "
-    "now: something needs a person; doctor: something is wrong",
+    "now: something needs a person; doctor: something is wrong; wait: the job is dead or cancelled",
     INTERRUPTED: "ended by Ctrl-C, or not confirmed",
     OUTPUT_CLOSED: "the reader of the output stopped reading (| head)",
 }

@@ -308,6 +308,12 @@ def _plain(value: float) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+def progress(value: Any) -> str:
+    """A progress: as a percentage, if it is a number from 0 to 1, else as JSON."""
+    is_part = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+    return f"{value:.0%}" if is_part else json_text(value)
+
+
 def where_it_stands(job: Job) -> str:
     """The status of a job in a few words, by its state."""
     match job.state:

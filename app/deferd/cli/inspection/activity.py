@@ -179,6 +179,7 @@ def _event_facts(event: JobEvent) -> list[str]:
         "count": event.count,
         "attempt": event.attempt,
         "attempts": event.attempts,
+        "progress": None if event.progress is None else output.json_text(event.progress),
         "due": due_at and f"{due_at.astimezone():%H:%M:%S}",
         "until": event.reserved_until and f"{event.reserved_until.astimezone():%H:%M:%S}",
         "by": event.consumer,

@@ -95,12 +95,17 @@ def release(job: JobRef, no_count: bool, client: Client, as_json: bool, **option
     output.json_or_line(fields, f"{job.topic}/{job.id} {released.state.value}, {then}", as_json=as_json)
 
 
-@client_command("deferd touch orders.close order-1042", "deferd touch orders.close order-1042 --ttr 10m")
+@client_command(
+    "deferd touch orders.close order-1042",
+    "deferd touch orders.close order-1042 --ttr 10m",
+    "deferd touch orders.close order-1042 --progress 0.4",
+)
 @_delivery_arguments
 @click.option("--ttr", type=values.duration, help="from now; default: that of the job")
-def touch(job: JobRef, ttr: float | None, client: Client, as_json: bool) -> None:
-    """Extend the lease of a job."""
-    until = client.touch(job, ttr=ttr)
+@click.option("--progress", type=values.json_value, metavar="JSON", help="how far it is: a number 0 to 1, or any JSON")
+def touch(job: JobRef, client: Client, as_json: bool, **options: Any) -> None:
+    """Extend the lease of a job, and report its progress."""
+    until = client.touch(job, **options)
     fields = {"topic": job.topic, "id": job.id, "reserved_until": format_instant(until)}
     output.json_or_line(fields, f"{job.topic}/{job.id} lease ends {output.when(until)}", as_json=as_json)
 

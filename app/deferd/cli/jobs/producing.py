@@ -1,14 +1,17 @@
-"""The commands of producers for single jobs: `put`, `get`, `change`."""
+"""The commands of producers for single jobs: `put`, `get`, `wait`, `change`."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from deferd.cli.framework import output, values
+from deferd.cli.framework import exit_codes, output, values
 from deferd.cli.framework.command import command
 from deferd.cli.framework.exit_codes import UsageError
 from deferd.cli.framework.options import (
@@ -105,6 +108,35 @@ def get(topic: str, id: str, client: Client, as_json: bool) -> None:
     output.json_or_facts(job.fields, _facts(job), as_json=as_json)
 
 
+@client_command(
+    "deferd wait orders.close order-1042",
+    "deferd wait orders.close order-1042 --within 5m --progress",
+    "deferd wait orders.close order-1042 --json | jq .result",
+)
+@job_arguments
+@click.option("--within", type=values.duration, help="exit with code 4 if it has not ended by then; default: never")
+@click.option("--progress", is_flag=True, help="meanwhile, print its progress on standard error")
+def wait(*, topic: str, id: str, within: float | None, progress: bool, client: Client, as_json: bool) -> int:
+    """Wait until a job has ended, and show it: with its result, if it has a retain. The exit code is 0 for a finished
+    job, and 6 for one that is dead or cancelled.
+    """
+    end_s = inf if within is None else monotonic() + within
+    until: Literal["end", "progress"] = "progress" if progress else "end"
+    after = datetime.fromtimestamp(0, UTC)
+    while True:
+        left_s = None if within is None else max(end_s - monotonic(), 0)
+        job = client.wait(topic, id, timeout=left_s, until=until, after=after)
+        if job.outcome is not None or monotonic() >= end_s:
+            break
+        if job.progress_at is not None:
+            after = job.progress_at
+            click.echo(f"{output.from_now(after)}: {output.progress(job.progress)}", err=True)
+    output.json_or_facts(job.fields, _facts(job), as_json=as_json)
+    if job.outcome is None:
+        return exit_codes.NOTHING_READY
+    return exit_codes.DONE if job.outcome == "finished" else exit_codes.FINDINGS
+
+
 @client_command("deferd change orders.close order-1042 --delay 1h", """deferd change mail.remind r-7 '{"to": "Bob"}'""")
 @job_arguments
 @click.argument("body", required=False, type=values.body, help="the new body, any JSON value")
@@ -156,6 +188,7 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
     fields = job.fields  # as the service sent them where they cannot be decrypted
     facts: list[tuple[str, Any]] = [
         ("job", f"{job.topic}/{job.id}"),
+        ("outcome", job.outcome),
         ("state", f"{job.state.value}, {output.where_it_stands(job)}"),
         ("created", output.when(job.created_at)),
         ("due", output.when(job.due_at)),
@@ -173,6 +206,7 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
         ("lease ends", None if job.reserved_until is None else output.when(job.reserved_until)),
         ("held by", job.reserved_by),
         ("held since", None if job.reserved_since is None else output.when(job.reserved_since)),
+        ("progress", _progress(job)),
         ("finished", None if job.finished_at is None else output.when(job.finished_at)),
         *(("attempt " + str(one.attempt), _ended(one)) for one in job.attempts_log),
         ("last error", job.last_error),
@@ -191,6 +225,12 @@ def _ended(attempt: EndedAttempt) -> str:
     by = "" if attempt.by is None else f" by {attempt.by}"
     error = "" if attempt.error is None else f": {attempt.error}"
     return f"{attempt.how.value} {output.when(attempt.ended_at)}{by}{error}"
+
+
+def _progress(job: Job) -> str | None:
+    if job.progress_at is None:
+        return None
+    return f"{output.progress(job.progress)}, {output.when(job.progress_at)}"
 
 
 def _pretty(value: Any) -> str:

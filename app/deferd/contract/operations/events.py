@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from deferd.contract import limits
 from deferd.contract.model import JobState
@@ -15,7 +15,7 @@ _State = JobState | None
 
 EVENT_KINDS = (
     *("put", "changed", "ready", "popped", "released", "snoozed", "returned", "lease_ended", "finished"),
-    *("dead", "cancelled", "redriven", "purged"),
+    *("progress", "dead", "cancelled", "redriven", "purged"),
 )
 
 
@@ -50,6 +50,7 @@ class JobEvent(Response, frozen=True, kw_only=True):
         "`dead`: as `reason` of a dead job. `lease_ended`: `lease_ended` or `time_limit`. `cancelled`: `missed`, "
         "`skipped`, `overlapped` or `withdrawn` for a run of a schedule. `purged`: `purge` or `retention`.",
     ] = None
+    progress: Annotated[Any, "`progress`: the progress, if it is at most 120 bytes of JSON."] = None
     consumer: Annotated[str | None, "`popped`, `lease_ended`: the consumer, if it gave a name."] = None
     error: Annotated[
         str | None, "`released`, `dead`: the first line of the error, at most 120 bytes, if there is one."

@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 from pydantic import TypeAdapter
 
 from deferd.contract.backoff import Backoff, ExponentialBackoff, FixedBackoff, ScheduleBackoff
-from deferd.contract.ends import OnEnd
+from deferd.contract.ends import OUTCOMES, OnEnd
 from deferd.contract.model import AttemptEnd, DeadReason, JobState
 from deferd.contract.operations.operation import Operation
 from deferd.contract.operations.response import UNLISTED, ProblemCode, Response, one_of, shown_as
@@ -140,12 +140,19 @@ class Job(Response, frozen=True, kw_only=True, eq=False, gc=False):
     followed_by: Annotated[
         FollowUpJob | None, "When the job is read alone: its follow-up, which becomes the job when this one has ended."
     ] = None
+    progress: Annotated[Any, "The last progress that a touch of its consumer reported, in any of its attempts."] = None
+    progress_at: Annotated[datetime | None, "When that was reported."] = None
     last_error: Annotated[str | None, "Error message of the last release or bury."] = None
     reason: Annotated[DeadReason | None, "Why the job is dead."] = None
     dead_at: Annotated[datetime | None, "When the job became dead, if known."] = None
     finished_at: Annotated[datetime | None, "When the job was finished."] = None
     finished_by: Annotated[str | None, "Name of the consumer that finished the job, if the pop gave one."] = None
     result: Annotated[Any, "JSON value from the finish."] = None
+    outcome: Annotated[
+        str | None,
+        one_of(*OUTCOMES),
+        "With `wait`: how the job has ended. If it is not kept, all else is as it was last seen.",
+    ] = None
     durability: Annotated[str | None, UNLISTED] = None
     body_bytes: Annotated[int | None, "With `bodies=false`: the length of the body's JSON, which is left out."] = None
     result_bytes: Annotated[int | None, "With `bodies=false`: the length of the result's JSON, if there is one."] = None
@@ -499,7 +506,16 @@ GET_JOB = Operation(
     tag="jobs",
     scope=Scope.READ,
     summary="Get a job",
-    description="Returns the job in its current state; with `bodies=false` without its body and its result.",
+    description=(
+        "Returns the job in its current state; with `bodies=false` without its body and its result.\n\nWith `wait` it "
+        "responds when the job has ended, with `outcome`, or after so many seconds, without. A finished job has its "
+        "`result` only if it is kept: give it a `retain`. Nothing is left of a job that was cancelled, or finished "
+        "without `retain`: the response has it as it was last seen, without a body longer than 16 KiB. If it has ended "
+        "before the call began, or if the message of its end was lost, the status is 404. A redrive, or the undo of a "
+        "cancel, brings a job back, which then may end again. A put that replaces the job is no end: the call waits "
+        "for the new one. When the service stops, it responds at once with the job as it is.\n\nWith "
+        "`until=progress` it responds also when a touch reports a `progress`."
+    ),
     response=Job,
     response_description="The job.",
     errors=("job_not_found",),
@@ -667,7 +683,10 @@ TOUCH_JOB = Operation(
     tag="consumers",
     scope=Scope.POP,
     summary="Extend a lease",
-    description=("The lease ends `ttr` seconds from now, by default the `ttr` of the job." + _ENDED),
+    description=(
+        "The lease ends `ttr` seconds from now, by default the `ttr` of the job. A `progress` is kept with the job, "
+        "for all who look at it or wait for it; a few reports a second are plenty." + _ENDED
+    ),
     response=Touched,
     response_description="The lease was extended.",
     errors=("job_not_found", "receipt_stale", "job_cancelled"),

@@ -138,7 +138,7 @@ local function put(id, options, due, nonce, bound, job_rest, extra_length)
     if item then return special.begin_collection(id, record, item) end
     return CREATED, record
   end
-  -- A replaced job may be of a batch; others are not read.
+  -- Of a replaced job it matters whether it is of a batch, or waited for; others are not read.
   local old = redis.call(on_conflict == REPLACE and 'HGET' or 'HEXISTS', POOL, id)
   if not old or old == 0 then
     if taken then return EXISTS, nil, 'finished', taken end
@@ -159,6 +159,7 @@ local function put(id, options, due, nonce, bound, job_rest, extra_length)
   local stays = batch and left == batch.ba
   if refused and not stays then return refused end
   if is_over and room <= 0 then return FULL end
+  if not is_over then record = ENDS.in_place_of(old, record) end
   remove_job(id, state, score, now)
   redis.call('HSET', POOL, id, record)
   if tags then index_tags({ id }, tags) end

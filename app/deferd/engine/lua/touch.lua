@@ -1,12 +1,15 @@
 -- Extend leases to a ttr from now, but not beyond the job's time limit and deadline. Counts the touches, and notes with
--- the first one when the job was handed out.
+-- the first one when the job was handed out. A touch with a progress stores it with the job, notes it as an event, and
+-- tells those who wait for the job.
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua
--- ARGV[1] topic | ARGV[2..] two for each job: id | nonce u48 | attempt u32 (0: any) | ttr ms u64, 0 for the job's own
+-- ARGV[1] topic | ARGV[2..] two for each job: id | nonce u48 | attempt u32 (0: any) | ttr ms u64, 0 for the job's own |
+--   JSON of the progress, which may be missing
 -- Returns for each of the first jobs (lib/deliveries.lua) the end of its lease in ms
 --   or a code: 1 not found, 2 held under another receipt, 3 cancelled, 4 to 7 not reserved (lib/delivery.lua)
 -- Bound: the jobs in ARGV, at most 100, of which it reads 1 MiB.
-local TTR_AT = 11
+local TTR_AT, PROGRESS_AT = 11, 19
+local LONGEST_IN_EVENT = 120
 
 -- What the functions below know of the call; all of it is set at its beginning.
 local now, ids, replies, ends_before
@@ -26,6 +29,16 @@ local function lease_end_of(index, raw)
   return math.min(now + ttr, tonumber(latest_ends[index] or math.huge))
 end
 
+-- Store the progress of a job in its record, which an earlier touch of this call may have changed.
+local function store_progress(id, text)
+  local is_read, record = pcall(read_record, redis.call('HGET', POOL, id))
+  if not is_read then return end  -- a damaged store
+  record.extra.pg, record.extra.pa = text, now
+  redis.call('HSET', POOL, id, write_record(record))
+  note_event('G', id, record.attempts + 1, #text <= LONGEST_IN_EVENT and text or '')
+  ENDS.tell(id, record, 'progress')
+end
+
 -- Extend the lease of a live delivery, but for what is done at the end for all of them. Returns the reply.
 local function touch(index, raw)
   local lease_end = lease_end_of(index, raw)
@@ -35,6 +48,8 @@ local function touch(index, raw)
   leases[#leases + 1] = id
   touches[#touches + 1] = { id, raw, tonumber(ends_before[index]), lease_end }
   earliest = math.min(earliest, lease_end)
+  local progress = string.sub(ARGV[2 * index + 1], PROGRESS_AT)
+  if progress ~= '' then store_progress(id, progress) end
   return lease_end
 end
 

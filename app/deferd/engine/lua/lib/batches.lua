@@ -63,6 +63,7 @@ end
 
 -- The value of `ba` in a raw record, nil for a job of no batch, without decoding the extra of most.
 function BATCHES.of_raw(raw)
+  if #raw < HEADER_BYTES then return nil end  -- another program has damaged it
   local length, at = struct.unpack('<I4', raw, 23)
   local extra = string.sub(raw, at, at + length - 1)
   if not string.find(extra, '"ba":"', 1, true) then return nil end

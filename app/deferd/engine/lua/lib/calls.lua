@@ -43,13 +43,14 @@ local function register(verb, flags, run)
   end
 
   scripts[verb] = function(keys, argv)
-    local outer_keys, outer_argv = KEYS, ARGV
+    local outer_keys, outer_argv, outer_ends = KEYS, ARGV, ENDS.noted
     if FLOWS.states then FLOWS.store() end
     begin_call(keys, argv)
     local reply = run(keys, argv)
     if FLOWS.states then FLOWS.store() end
     act_on_ends(keys, argv)
     begin_call(outer_keys, outer_argv)
+    ENDS.noted = outer_ends
     return reply
   end
 

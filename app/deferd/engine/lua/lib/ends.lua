@@ -3,12 +3,12 @@
 -- Keys of a record's extra:
 --   oe  `on_end` of contract/ends.py: the job that the end puts; false for none
 --   ba  the batch of the job (lib/batches.lua)
---   wt  ms until which somebody waits for the end
+--   wt  1 when somebody has waited for the job (watch.lua), and maybe still does
 -- A topic has the key `ends`, a STRING, from when a job with one of these is stored until the topic is forgotten. While it
 -- has not, calls that cancel jobs need not read them.
 -- @include topic record
 local BATCHES = {}  -- the functions of lib/batches.lua
-local ENDS = { MOST_ID = 255, AT_ONCE = 1000, KEEP = 1, DELAY = 0 }
+local ENDS = { MOST_ID = 255, AT_ONCE = 1000, KEEP = 1, DELAY = 0, OF_FIRST_PARTITION = ':00000000T000000Z' }
 
 function ENDS.matters(extra) return extra.oe or extra.ba or extra.wt end
 
@@ -40,7 +40,7 @@ local function job_of_end(id, record, outcome, result)
   add('headers', extra.h and cjson.encode(extra.h) or '{}')
   if extra.oe.body then
     local is_collected = extra.y == 0
-    add('body', is_collected and '[' .. table.concat(redis.call('LRANGE', topic_key('items/') .. id, 0, -1), ',') .. ']'
+    add('body', is_collected and '[' .. table.concat(redis.pcall('LRANGE', topic_key('items/') .. id, 0, -1), ',') .. ']'
       or record.rest)
   end
   parts[#parts + 1] = '}'
@@ -64,13 +64,27 @@ function ENDS.put(topic, id, seed, extra, body)
   puts[#puts + 1] = { topic = topic, id = id, new_id = 'end-' .. string.sub(hash, 1, 32), job = head .. extra .. body }
 end
 
+-- Tell those who wait for a job, if somebody has, what happened to it: an outcome, or progress.
+function ENDS.tell(id, record, what)
+  if not record.extra.wt then return end
+  local topic = string.match(TOPIC, '^[^#]*')
+  redis.call('PUBLISH', 'deferd:ended', string.format('%s %s %.0f %s', topic, id, record.created, what))
+end
+
+-- The record of a job that takes the place of a live one, of which this is the record: who waits for that waits for it.
+function ENDS.in_place_of(raw, record)
+  local is_read, extra = pcall(read_extra, raw)
+  if not (is_read and extra.wt) then return record end
+  local new = read_record(record)
+  new.extra.wt = 1
+  return write_record(new)
+end
+
 -- A job has ended. `record` is what it was, when it is dead with the reason, and `outcome` is finished, dead or cancelled;
 -- `result` is the JSON of the finish, if it had one. Its collected items must still be there.
 function ENDS.ended(id, record, outcome, result)
   local extra = record.extra
-  if extra.wt then
-    redis.call('PUBLISH', 'deferd:ended', string.format('%s %s %s', string.match(TOPIC, '^[^#]*'), id, outcome))
-  end
+  ENDS.tell(id, record, outcome)
   if extra.ba then BATCHES.ended(extra.ba, outcome) end
   if not extra.oe then return end
   local is_meant = not extra.oe.on
@@ -107,6 +121,8 @@ function ENDS.act(scripts)
       local has_partitions = has_settings and settings.n
       local shelved = tonumber(redis.pcall('HGET', of_shard(one.topic .. ':shelf'), 'jobs')) or 0
       puts = { keys = keys_of(one.topic), argv = {}, takes_ids = not has_partitions and shelved <= 0 }
+      -- It is put into the first partition, as are ids like those of runs (engine/partitions.py).
+      puts.new_ids_end = has_partitions and ENDS.OF_FIRST_PARTITION or ''
       of_topic[one.topic] = puts
       of_topic[#of_topic + 1] = one.topic
     end
@@ -115,7 +131,7 @@ function ENDS.act(scripts)
       argv = { one.topic, '0', '' }
       puts.argv[#puts.argv + 1] = argv
     end
-    argv[#argv + 1], argv[#argv + 2] = puts.takes_ids and one.id or one.new_id, one.job
+    argv[#argv + 1], argv[#argv + 2] = puts.takes_ids and one.id or one.new_id .. puts.new_ids_end, one.job
   end
   for _, topic in ipairs(of_topic) do
     for _, argv in ipairs(of_topic[topic].argv) do

@@ -3,6 +3,7 @@
 --     P put: due, r if it replaced a job       C changed: due, state, f if this is of its follow-up
 --     R ready: due                             O popped: attempt, lease end, consumer
 --     L released: attempt, due, error          S snoozed: attempt, due
+--     G progress: attempt, JSON, if it is short
 --     B returned to the queue                  E lease ended: attempt, why, consumer
 --     F finished: attempt, 1 if it is kept     D dead: attempts, reason, 1 if it is kept, error
 --     X cancelled: state, why                  V redriven

@@ -1,0 +1,109 @@
+"""What an end puts in stores that are full or damaged, and into topics that have got partitions."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import orjson
+import pytest
+
+from deferd.contract.model import CancelItem
+from deferd.engine.queue import PopRequest
+from deferd.engine.record import ANY_RECEIPT
+from tests.integration.engine import partitioned_topic
+from tests.integration.engine.engine_driver import TOPIC, EngineDriver, job
+from tests.integration.store.store_servers import StoreServer
+
+ENDS = "ended"
+ON_END = {"on_end": {"topic": ENDS, "body": True}}
+KEY = f"deferd:{{0}}:{ENDS}"
+
+
+async def outcomes(driver: EngineDriver) -> list[tuple[str, str]]:
+    jobs = (await driver.queue.pop(ENDS, [PopRequest(100)])).jobs[0]
+    bodies = [orjson.loads(one.body) for one in jobs]
+    return [(body["id"], body["outcome"]) for body in bodies]
+
+
+async def end_all(driver: EngineDriver) -> None:
+    """End jobs in all ways; `a` is reserved, `b` overdue, the others wait."""
+    await driver.puts.put_many([job(one, **ON_END, delay=60) for one in ("c", "d")])
+    await driver.put("a", **ON_END)
+    await driver.pop_one()
+    await driver.put("b", ttl=1, **ON_END)
+    await driver.queue.finish(TOPIC, "a", ANY_RECEIPT)
+    await driver.cancels.cancel_many(TOPIC, [CancelItem(id="c"), CancelItem(id="d")])
+    await driver.pass_time(2)
+
+
+ENDED = [("a", "finished"), ("c", "cancelled"), ("d", "cancelled"), ("b", "dead")]
+
+
+async def test_a_store_without_memory_ends_jobs_and_puts_what_their_ends_put(driver: EngineDriver) -> None:
+    await driver.put("a", **ON_END)
+    await driver.put("b", delay=60, **ON_END)
+    await driver.pop_one()
+    driver.server.command("CONFIG", "SET", "maxmemory", "1")
+    try:
+        await driver.queue.finish(TOPIC, "a", ANY_RECEIPT)
+        await driver.cancels.cancel(TOPIC, "b")
+    finally:
+        driver.server.command("CONFIG", "SET", "maxmemory", "0")
+    assert await outcomes(driver) == [("a", "finished"), ("b", "cancelled")]
+
+
+@pytest.mark.parametrize("name", ["pool", "ready", "cancelled", "taken"])
+async def test_where_a_key_of_their_topic_is_damaged_jobs_end_and_put_nothing(driver: EngineDriver, name: str) -> None:
+    driver.server.command("SET", f"{KEY}:{name}", "x")
+    await end_all(driver)
+    assert await driver.counts() == {"dead": 1}
+    assert (await driver.engine.consistency.audit_topic(TOPIC)).clean
+    driver.server.command("DEL", f"{KEY}:{name}")
+    assert await outcomes(driver) == []
+
+
+@pytest.mark.parametrize("name", ["tally", "expiry", "holders", "delay", "events/log", "groups"])
+async def test_a_damaged_key_that_a_put_does_not_need_first_costs_no_job_of_an_end(
+    driver: EngineDriver, name: str
+) -> None:
+    driver.server.command("SET", f"{KEY}:{name}", "x")
+    await end_all(driver)
+    driver.server.command("DEL", f"{KEY}:{name}")
+    assert await outcomes(driver) == ENDED
+
+
+async def test_damaged_items_stop_neither_an_end_nor_the_timer(driver: EngineDriver) -> None:
+    for job_id in ("a", "b"):
+        await driver.puts.put(job(job_id, on_conflict="append", ttl=1, **ON_END))
+        driver.server.command("SET", f"deferd:{{0}}:{TOPIC}:items/{job_id}", "x")
+    await driver.put("c", ttl=1)
+    await driver.cancels.cancel(TOPIC, "a")
+    await driver.pass_time(2)
+    assert await driver.counts() == {"dead": 2}
+    assert await outcomes(driver) == [("a", "cancelled"), ("b", "dead")]
+
+
+@pytest.mark.parametrize(("shelved", "job_id"), [(0, "a-cancelled"), (1, "end-")])
+async def test_an_id_that_may_be_on_the_shelf_is_not_taken(driver: EngineDriver, shelved: int, job_id: str) -> None:
+    driver.server.command("HSET", f"{KEY}:shelf", "jobs", shelved)
+    await driver.put("a", delay=60, on_end={"topic": ENDS, "id": "{id}-{outcome}"})
+    await driver.cancels.cancel(TOPIC, "a")
+    [stored] = driver.server.command("HKEYS", f"{KEY}:pool")
+    assert stored.decode().startswith(job_id)
+
+
+async def test_a_topic_that_has_got_partitions_finds_the_jobs_that_ends_put(server: StoreServer) -> None:
+    async with partitioned_topic.unaware_engine(server, movable_clock=True) as engine:
+        ended, shard_of = partitioned_topic.TOPIC, engine._keys.shard_of
+        topic = next(name for name in map("from{}".format, count()) if shard_of(name) == shard_of(ended))
+        ids = [f"a{number}" for number in range(8)]
+        await partitioned_topic.put_all(engine, ids, topic, delay=60, on_end={"topic": ended})
+        await partitioned_topic.grow(engine)
+        await engine.partitions._forget_former(ended, engine.partitions.known.layout_of(ended))
+        assert engine.partitions.known.layout_of(ended).counts == (partitioned_topic.COUNT,)
+        for job_id in ids:
+            await engine.cancels.cancel(topic, job_id)
+        popped = await engine.dispatcher.pop([ended], count=len(ids))
+        assert sorted(orjson.loads(one.body)["id"] for one in popped) == ids
+        for one in popped:
+            await engine.queue.finish(ended, one.id, one.receipt)
