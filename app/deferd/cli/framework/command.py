@@ -132,6 +132,10 @@ def _listed(examples: Iterable[str]) -> str:
     return "examples:\n" + "".join(f"  {example}\n" for example in examples)
 
 
+class ConnectionOption(click.Option):
+    """An option of the connection. It sets no field of a request: the `url` of a push is not --url."""
+
+
 def _sentences(error: DeferdError, ctx: click.Context) -> list[str]:
     """What went wrong, one line for each error; `ctx` is the context of the command.
 
@@ -178,12 +182,7 @@ def _refused(field_error: FieldError, ctx: click.Context) -> str:
 
 
 def _argument(path: list[str], ctx: click.Context) -> str:
-    """The option or argument that set the field at `path`, and the rest of the path.
-
-    The options of the connection set no field: the `url` of a push is not --url.
-    """
-    from deferd.cli.framework.options import SETTINGS
-
+    """The option or argument that set the field at `path`, and the rest of the path."""
     if not path:
         return "the request:"
     first, *more = path
@@ -192,7 +191,7 @@ def _argument(path: list[str], ctx: click.Context) -> str:
         parameter.name: parameter_name(parameter)
         for parameter in ctx.command.params
         if parameter.name
-        and parameter.name not in SETTINGS
+        and not isinstance(parameter, ConnectionOption)
         and ctx.get_parameter_source(parameter.name) is not ParameterSource.DEFAULT
     }
     return f"{names.get(first, first)}{rest}"
