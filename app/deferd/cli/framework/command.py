@@ -178,11 +178,13 @@ def _refused(field_error: FieldError, ctx: click.Context) -> str:
         del path[0]
     value = f"{field_error.value:g}" if isinstance(field_error.value, float) else repr(field_error.value)
     shown = f" (it is {_cut(value)})" if field_error.value is not None else ""
-    return f"{_argument([str(step) for step in path], ctx)} {field_error.message}{shown}".strip()
+    is_missing = field_error.message.startswith("is required")
+    named = _argument([str(step) for step in path], ctx, is_missing=is_missing)
+    return f"{named} {field_error.message}{shown}".strip()
 
 
-def _argument(path: list[str], ctx: click.Context) -> str:
-    """The option or argument that set the field at `path`, and the rest of the path."""
+def _argument(path: list[str], ctx: click.Context, *, is_missing: bool) -> str:
+    """The option or argument that set the field at `path`, or would if it `is_missing`, and the rest of the path."""
     if not path:
         return "the request:"
     first, *more = path
@@ -192,7 +194,7 @@ def _argument(path: list[str], ctx: click.Context) -> str:
         for parameter in ctx.command.params
         if parameter.name
         and not isinstance(parameter, ConnectionOption)
-        and ctx.get_parameter_source(parameter.name) is not ParameterSource.DEFAULT
+        and (is_missing or ctx.get_parameter_source(parameter.name) is not ParameterSource.DEFAULT)
     }
     return f"{names.get(first, first)}{rest}"
 
