@@ -151,8 +151,10 @@ def sender_for(transport: StreamingTransport, urls: Sequence[str], retry_for_s: 
     """The sender of a client."""
     if cipher is None:
         return Sender(transport, urls, retry_for_s=retry_for_s)
-    from deferd.client.encrypted_calls import EncryptingSender  # noqa: PLC0415 (for those who encrypt)
+    from deferd.client.cipher import check_cipher  # noqa: PLC0415 (for those who encrypt)
+    from deferd.client.encrypted_calls import EncryptingSender  # noqa: PLC0415
 
+    check_cipher(cipher)
     return EncryptingSender(transport, urls, retry_for_s=retry_for_s, cipher=cipher)
 
 

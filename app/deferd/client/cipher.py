@@ -15,6 +15,7 @@ from deferd.client.errors import Undecryptable
 from deferd.client.request_body import encode, not_json
 from deferd.client.requests import parsed
 from deferd.contract.encrypted_values import KEY_ID_LENGTH, MARK, VERSION, EncryptedValue, read_encrypted
+from deferd.contract.limits import TOPIC_LENGTH, TOPIC_OR_PATTERN
 from deferd.contract.topic_patterns import TopicPatterns
 
 KEYS_VARIABLE = "DEFERD_CIPHER_KEYS"
@@ -48,7 +49,9 @@ class Cipher:
     these topics, is Undecryptable.
 
     Raises:
-        ValueError: there is no key, one is malformed (it is not shown), or two have the same id.
+        ValueError: there is no key, one is malformed (it is not shown), two have the same id, or `topics` has nothing
+            that can match a topic.
+        TypeError: a key is not a text.
         ImportError: the package cryptography is not installed.
     """
 
@@ -68,13 +71,15 @@ class Cipher:
 
             text = f"a cipher needs the package cryptography: {how_to_install('encryption')}"
             raise ImportError(text, name=error.name) from error
+        if not all(isinstance(text, str) for text in keys):
+            raise TypeError("a key of a cipher is a text, ID:BASE64, not bytes or anything else")
         secrets = _read_keys(" ".join(_without_comments(text) for text in keys).replace(",", " ").split())
         self._keys = {key_id: AESGCM(secret) for key_id, secret in secrets.items()}
         self._invalid_tag = InvalidTag
         self.key = next(iter(secrets))
         """The id of the key that encrypts."""
         self._nonce_secret = secrets[self.key]
-        self._topics = TopicPatterns([topics] if isinstance(topics, str) else topics)
+        self._topics = TopicPatterns(_checked([topics] if isinstance(topics, str) else topics))
         self.headers = headers
         self.errors = errors
         self.required = required
@@ -224,6 +229,25 @@ def _bound_to(key_id: str, part: str, topic: str) -> bytes:
 def looks_like_a_key(text: str) -> bool:
     """Whether a text that should be a path has a key in it: an id, and 32 bytes in base64."""
     return _KEY_IN_TEXT.search(text) is not None
+
+
+def check_cipher(cipher: object) -> None:
+    """Raise TypeError for the argument `cipher` of a client or worker if it is something else, such as a key."""
+    if not isinstance(cipher, Cipher):
+        raise TypeError(f"`cipher` must be a Cipher, such as Cipher.from_file makes, not {type(cipher).__name__}")
+
+
+def _checked(topics: Sequence[str]) -> Sequence[str]:
+    """Topics and patterns that can match a topic: with others, what should be encrypted is put as plain text."""
+    if not topics:
+        raise ValueError("the `topics` of a cipher are empty, so it encrypts nothing; without `topics` it encrypts all")
+    for topic in topics:
+        if not re.fullmatch(TOPIC_OR_PATTERN, topic):
+            shape = f"1 to {TOPIC_LENGTH} letters, digits and ._:- and begins with a letter or digit"
+            raise ValueError(
+                f"the `topics` of a cipher cannot have {topic!r:.200}: a topic is {shape}; a pattern may also have *"
+            )
+    return topics
 
 
 def _without_comments(text: str) -> str:

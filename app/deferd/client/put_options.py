@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from deferd.client.policy_options import PolicyOptions
 from deferd.client.request_body import Seconds, refuse_unknown
@@ -104,6 +105,11 @@ def check_body(model: type[Body], fields: Mapping[str, Any]) -> Body:
 def body_errors(error: ValidationError) -> list[FieldError]:
     """The errors that pydantic found, with paths that begin with ``"body"``."""
     return [
-        FieldError(("body", *details["loc"]), details["msg"], details["input"])
+        FieldError(("body", *details["loc"]), message_of(details), details["input"])
         for details in error.errors(include_url=False, include_context=False)
     ]
+
+
+def message_of(details: ErrorDetails) -> str:
+    """What pydantic found, without its words before what a validator of the contract says."""
+    return details["msg"].removeprefix("Value error, ")

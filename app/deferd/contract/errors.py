@@ -171,7 +171,7 @@ class BatchSealed(DeferdError):
 
     def __init__(self, batch: str) -> None:
         self.batch = batch
-        super().__init__(f"batch {batch!r} is sealed: it takes no more jobs")
+        super().__init__(f"batch {batch!r} is sealed and takes no more jobs: put them into a batch of another name")
 
 
 class TaskNotFound(NotFound):

@@ -548,7 +548,7 @@ class ChangeJob(_When, JobPolicy, Labelled):
 
 
 class CancelItem(StrictModel):
-    """One job of a batch cancel."""
+    """One job to cancel, of many."""
 
     id: JobId
     if_reserved: IfReserved = "cancel"
@@ -590,7 +590,7 @@ class FinishJob(_Finish):
 
 
 class FinishItem(_Finish):
-    """One job of a batch finish."""
+    """One job to finish, of many."""
 
     id: JobId
 
@@ -604,7 +604,7 @@ class FinishBatch(StrictModel):
 
 
 class HeldJob(StrictModel):
-    """One delivery of a batch."""
+    """One delivery of many."""
 
     id: JobId
     receipt: Receipt = Field(description="Fencing token of the delivery, from the pop.")
@@ -619,7 +619,7 @@ class HeldJobs(StrictModel):
 
 
 class JobToReturn(StrictModel):
-    """One job of a batch return."""
+    """One job to return, of many."""
 
     id: JobId
     receipt: Receipt | None = Field(

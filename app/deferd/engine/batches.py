@@ -182,9 +182,9 @@ class Batches:
         """Why the shard of a job of `topic` does not have its batch: BatchNotFound, or DifferentShard."""
         if self._keys.shards == 1 or await self.find(name) is None:
             return BatchNotFound(name)
-        return DifferentShard(
-            topic, f"batch {name!r} is in another shard of the store than topic {topic!r}; nothing was stored"
-        )
+        of = "" if self._keys.partitions.count(topic) == 1 else "the partition of this job of "
+        text = f"batch {name!r} is in another shard of the store than {of}topic {topic!r}; nothing was stored"
+        return DifferentShard(topic, text)
 
     async def _page(self, shard: int, first: str, most: int) -> tuple[list[StoredBatch], list[str]]:
         """Batches of a shard from a name on, in order, and the names that were looked at."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from deferd.contract.errors import DifferentShard, FieldError, InvalidInput
-from deferd.engine.partitions import topic_of
+from deferd.engine.partitions import number_of, topic_of
 from deferd.engine.redis_keys import Keys
 
 
@@ -25,5 +25,12 @@ def check_end_topic(keys: Keys, places: Iterable[str], end_topic: str, path: tup
     shard = keys.shard_of(end_topic)
     for place in places:
         if keys.shard_of(place) != shard:
-            text = f"topic {end_topic!r} of `on_end` is in another shard of the store than topic {topic_of(place)!r}"
+            text = f"topic {end_topic!r} of `on_end` is in another shard of the store than {_named(keys, place)}"
             raise DifferentShard(end_topic, f"{text}; nothing was done")
+
+
+def _named(keys: Keys, place: str) -> str:
+    """A partition in words. Of a topic with one, people know the topic only."""
+    topic = topic_of(place)
+    of = "" if keys.partitions.count(topic) == 1 else f"partition {number_of(place)} of "
+    return f"{of}topic {topic!r}"

@@ -8,6 +8,7 @@ import inspect
 import os
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, NamedTuple, Unpack, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
@@ -254,8 +255,8 @@ class Handler:
 
     Raises:
         ValueError: the time limit is not above 0.
-        TypeError: the function has other required parameters, or an annotation that pydantic cannot parse a body into
-            or that does not accept the definition's type.
+        TypeError: the time limit is no duration; or the function has other required parameters, or an annotation that
+            pydantic cannot parse a body into or that does not accept the definition's type.
     """
 
     batch: int | None = None
@@ -277,7 +278,7 @@ class Handler:
         if _is(inspect.isgeneratorfunction, function) or _is(inspect.isasyncgenfunction, function):
             raise TypeError(f"{self._name} is a generator, but a handler must return")
         self.is_async = _is(inspect.iscoroutinefunction, function)
-        self.time_limit_s = None if time_limit is None else seconds(time_limit)
+        self.time_limit_s = None if time_limit is None else self._seconds("time_limit", time_limit)
         if self.time_limit_s is not None and not self.time_limit_s > 0:
             raise ValueError(f"{self._name} needs a time limit above 0 seconds, not {self.time_limit_s:g}")
         parameters = self._parameters()
@@ -286,6 +287,11 @@ class Handler:
             one for one in parameters if one in (self._body, self._context) and one.kind is one.POSITIONAL_ONLY
         ]
         self._parser = None if self._body is None else self._parser_of(self._body, self._body.annotation)
+
+    def _seconds(self, name: str, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float | timedelta):
+            raise TypeError(f"{self._name} has {name}={value!r}, but that is a number of seconds or a timedelta")
+        return seconds(value)
 
     def arguments(self, body: Any, context: Context | BatchContext) -> tuple[list[Any], dict[str, Any]]:
         """The arguments for the function. Raises InvalidBody."""
@@ -375,7 +381,7 @@ class BatchHandler(Handler):
 
     Raises:
         ValueError: `batch`, `within` or the time limit is out of its range.
-        TypeError: as for Handler, or the first parameter is not annotated as a list.
+        TypeError: as for Handler, `within` is no duration, or the first parameter is not annotated as a list.
     """
 
     batch: int
@@ -394,9 +400,9 @@ class BatchHandler(Handler):
     ) -> None:
         self.batch = batch
         super().__init__(job, function, time_limit=time_limit)
-        if not 1 <= batch <= POP_COUNT_MAX:
+        if type(batch) is not int or not 1 <= batch <= POP_COUNT_MAX:
             raise ValueError(f"{self._name} takes batches of 1 to {POP_COUNT_MAX} jobs, not {batch!r}")
-        self.within_s = _WITHIN_S if within is None else seconds(within)
+        self.within_s = _WITHIN_S if within is None else self._seconds("within", within)
         if not 0 <= self.within_s <= _WITHIN_MAX_S:
             raise ValueError(f"{self._name} collects jobs within 0 to {_WITHIN_MAX_S:g} seconds, not {self.within_s:g}")
         self._item_parser, self._parser = self._parser, None

@@ -90,8 +90,12 @@ class Worker:
         self._key = key
         self._tracing = tracing
         self._cipher = cipher
-        if callable(url) and cipher is not None:
-            raise ValueError("the function makes the worker's client: give the cipher to that")
+        if cipher is not None:
+            from deferd.client.cipher import check_cipher  # noqa: PLC0415 (for those who encrypt)
+
+            check_cipher(cipher)
+            if callable(url):
+                raise ValueError("the function makes the worker's client: give the cipher to that")
         if concurrency < 1:
             raise ValueError(f"the concurrency must be at least 1, not {concurrency}")
         self._concurrency = concurrency

@@ -67,7 +67,7 @@ def test_wrong_arguments_are_named(shell: Shell, topic: str) -> None:
     assert "it has 5 bytes" in shell.refused(
         2, "push", "set", topic, "http://localhost:1/", "--secret", "whsec_c2hvcnQ="
     )
-    assert "is not allowed by --push-allow" in shell.refused(
+    assert "deferd: url is not allowed by --push-allow" in shell.refused(
         2, "push", "set", topic, "https://example.net/", "--secret", SECRET
     )
     assert "does not begin with whsec_" in shell.refused(2, "push", "listen", "--secret", "abc")

@@ -38,6 +38,7 @@ def test_a_batch_is_set_shown_and_deleted(shell: Shell, topic: str) -> None:
     [row] = [line.split() for line in shell.good("batches").splitlines() if line.startswith(topic)]
     assert row == [topic, "open", "2", "1", "0", "0", "1", f"{topic}.done"]
     assert f"batch     {topic}\n" in shell.good("get", topic, "b")
+    assert "--on-end is required: there is no such batch yet" in shell.refused(2, "batch", f"{topic}.new", "--seal")
     for options in (("--delete", "--seal"), ("--refuse-reserved",)):
         assert "--delete" in shell.refused(2, "batch", topic, *options)
     assert shell.good("batch", topic, "--delete") == f"{topic} deleted, 1 job cancelled\n"

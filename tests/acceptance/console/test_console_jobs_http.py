@@ -372,7 +372,7 @@ def test_batches_are_listed_with_their_counts(browser_like: httpx.Client, jobs: 
     jobs.http.delete(f"/jobs/{jobs.topic}/b").raise_for_status()
     row = browser_like.get("/console/tasks").text.partition(f'data-row="{name}"')[2].partition("</tr>")[0]
     assert re.findall(r'class="num">(\d+)<', row) == ["2", "0", "0", "1"]
-    assert (">open<" in row, f"<td>{jobs.topic}.done</td>" in row) == (True, True)
+    assert (">open<" in row, f'/topics/{jobs.topic}.done">{jobs.topic}.done</a></td>' in row) == (True, True)
     page = browser_like.get(f"/console/topics/{jobs.topic}/jobs/a").text
     link = f"console/search?q=batch:{name}"
     assert f'<dt>Batch</dt><dd><a href="{link}">{name}</a>' in page
@@ -870,10 +870,16 @@ def test_what_only_the_application_can_read_is_shown_as_encrypted_and_cannot_be_
         "j", sealed("x" * 500, "error"), body=sealed({"n": 1}), headers=headers
     )  # the log of attempts cuts it off
     root = f"/console/topics/{jobs.topic}/jobs"
+    jobs.fail("dead", sealed("boom", "error"), dead=True)
+    assert "A consumer buried it: an error that is encrypted with key k2. " in browser_like.get(f"{root}/dead").text
+    of_dead = browser_like.get("/console/dead", params={"topics": jobs.topic}).text
+    assert '<p class="group-error">encrypted with key k2</p>' in of_dead
+    assert 'class="group-originals"' not in of_dead  # the same text, encrypted
+    jobs.http.delete(f"/jobs/{jobs.topic}/dead").raise_for_status()
     pages = {path: browser_like.get(f"{root}{path}").text for path in ("", "/j", "/j/part/body", "/j/edit")}
     told = "encrypted with key k2"
     assert pages[""].count(told) == 2  # the error, and its title
-    assert pages["/j"].count(told) == 2  # the header, and the error of the attempt
+    assert pages["/j"].count(told) == 3  # why it has not run, the header, and the error of the attempt
     assert "bob" in pages["/j"]
     assert "Encrypted with key <code>k2</code>: only the application can read it." in pages["/j/part/body"]
     assert "The body is encrypted with key k2, so only the application can write it" in pages["/j/edit"]

@@ -65,12 +65,11 @@ async def test_the_program_of_the_page_on_encryption_runs(
     service: ServiceForTests, key_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(key_folder)
-    [program] = blocks("encryption", "python")
-    names = module_of(program, service)
-    async with AsyncClient(service.url, cipher=names["cipher"]) as client, serving(names["worker"]):
+    putting, handling = (module_of(program, service) for program in blocks("encryption", "python"))
+    async with AsyncClient(service.url, cipher=Cipher.from_file("cipher-keys")) as client, serving(handling["worker"]):
         sent = await in_state(client, "mail.welcome", "welcome-7", "finished")
     assert sent.result == "sent to ada@example.com"
-    names["client"].close()
+    putting["client"].close()
 
 
 @pytest.mark.slow

@@ -289,7 +289,7 @@ def test_the_programs_of_the_documents_the_docstrings_and_the_examples_are_stric
         "tutorial": 6,
         "flow-control": 4,
         "outcomes": 1,
-        "encryption": 1,
+        "encryption": 2,
         "outbox": 1,
     }
     assert counts == {

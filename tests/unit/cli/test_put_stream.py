@@ -137,6 +137,7 @@ def test_values_that_are_not_json_are_refused(pipe: Pipe, line: bytes, problem: 
         (b'{"delay": 1, "run_at": "2030-01-31T09:30:00Z"}', "exclude each other"),
         (b'{"bdy": 1}', "bdy: Extra inputs are not permitted"),
         (b'{"topic": "no topic"}', "topic: "),
+        (b'{"on_conflict": "append"}', "on_conflict: `append` needs an `id`"),
     ],
 )
 def test_a_whole_job_is_checked(pipe: Pipe, line: bytes, problem: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deferd import Cipher, InvalidInput, Undecryptable
+from deferd import AsyncClient, Cipher, Client, InvalidInput, Undecryptable, Worker
 from deferd.cli.framework import values
 from deferd.contract.encrypted_values import EncryptedValue, key_of
 from tests.drawn_input import drawn, json_values
@@ -126,6 +127,24 @@ def test_wrong_keys_are_refused_and_not_shown(texts: tuple[str, ...], said: str)
     with pytest.raises(ValueError, match=said) as refused:
         Cipher(*texts)
     assert SECRET[:-2] not in str(refused.value)
+
+
+@pytest.mark.parametrize("topics", [(), ["orders *"], ["orders.close", ""], "-orders"])
+def test_topics_that_match_nothing_are_refused(topics: Sequence[str]) -> None:
+    with pytest.raises(ValueError, match="the `topics` of a cipher"):
+        Cipher(f"k1:{SECRET}", topics=topics)
+
+
+def test_what_is_no_cipher_or_no_key_is_refused_at_once() -> None:
+    wrong: Any = f"k1:{SECRET}"
+    for of in (Client, AsyncClient, Worker):
+        with pytest.raises(
+            TypeError, match=r"`cipher` must be a Cipher, such as Cipher\.from_file makes, not str"
+        ) as refused:
+            of("http://localhost:1", cipher=wrong)
+        assert SECRET not in str(refused.value)
+    with pytest.raises(TypeError, match="a key of a cipher is a text"):
+        Cipher(wrong.encode())
 
 
 def test_keys_are_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,12 +112,18 @@ def test_functions_and_options_that_do_not_fit_are_refused_when_declared() -> No
             worker.handler("t", **options)(function)
     with pytest.raises(TypeError, match="defined as Order: annotate the parameter with a list of that"):
         worker.handler(ORDER, batch=2)(other)
-    for batch in (0, 1001):
-        with pytest.raises(ValueError, match=f"takes batches of 1 to 1000 jobs, not {batch}"):
+    refused: list[Any] = [0, 1001, 1.5, "5", True]
+    for batch in refused:
+        with pytest.raises(ValueError, match=f"takes batches of 1 to 1000 jobs, not {batch!r}"):
             worker.handler("t", batch=batch)(lambda: None)
     for within in (-1, timedelta(minutes=2), float("nan")):
         with pytest.raises(ValueError, match=r"collects jobs within 0 to 60 seconds, not (-1|120|nan)"):
             worker.handler("t", batch=2, within=within)(lambda: None)
+    no_durations: list[dict[str, Any]] = [{"within": "1s"}, {"time_limit": "1s"}]
+    for options in no_durations:
+        [name] = options
+        with pytest.raises(TypeError, match=f"'t', has {name}='1s', but that is a number of seconds or a timedelta"):
+            worker.handler("t", batch=2, **options)(lambda: None)
     with pytest.raises(ValueError, match="time limit above 0 seconds, not 0"):
         worker.handler("t", batch=2, time_limit=0)(lambda: None)
     with pytest.raises(ValueError, match="give batch, too"):

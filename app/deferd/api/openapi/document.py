@@ -119,7 +119,7 @@ _DETAILS = {
     "schedule_exists": "there is a schedule 'nightly' already",
     "calendar_not_found": "there is no calendar 'office'",
     "batch_not_found": "there is no batch 'import-42': put it first with PUT /batches/import-42",
-    "batch_sealed": "batch 'import-42' is sealed: it takes no more jobs",
+    "batch_sealed": "batch 'import-42' is sealed and takes no more jobs: put them into a batch of another name",
     "push_not_found": "the jobs of topic 'orders.close' are not pushed: set it with PUT /topics/orders.close/push",
     "topic_pushed": "the jobs of topic 'orders.close' are pushed, so they cannot be popped: remove its push first",
     "task_not_found": "there is no task '5f0c9a3be7d2481c'",

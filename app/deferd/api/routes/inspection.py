@@ -16,6 +16,7 @@ from deferd.api.responses import instant_or_none, seconds
 from deferd.api.routes.queries import TopicsQuery, page_limit
 from deferd.contract import limits
 from deferd.contract.counted import counted
+from deferd.contract.encrypted_values import key_of
 from deferd.contract.model import Instant, JobId, JobState, Topic
 from deferd.contract.operations import inspection as contract
 from deferd.contract.operations.inspection import Explanation, WhyReason
@@ -519,7 +520,9 @@ _QUOTED_CHARACTERS = 200
 
 
 def _quoted(error: str) -> str:
-    """The first line of an error text, not longer than a sentence."""
+    """The first line of an error text, not longer than a sentence; what only the application can read is not quoted."""
+    if (key := key_of(error)) is not None:
+        return f"an error that is encrypted with key {key}"
     line = error.strip().partition("\n")[0].strip()
     return f'"{line if len(line) <= _QUOTED_CHARACTERS else line[: _QUOTED_CHARACTERS - 1] + "…"}"'
 

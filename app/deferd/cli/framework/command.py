@@ -132,6 +132,10 @@ def _listed(examples: Iterable[str]) -> str:
     return "examples:\n" + "".join(f"  {example}\n" for example in examples)
 
 
+class ConnectionOption(click.Option):
+    """An option of the connection. It sets no field of a request: the `url` of a push is not --url."""
+
+
 def _sentences(error: DeferdError, ctx: click.Context) -> list[str]:
     """What went wrong, one line for each error; `ctx` is the context of the command.
 
@@ -174,11 +178,13 @@ def _refused(field_error: FieldError, ctx: click.Context) -> str:
         del path[0]
     value = f"{field_error.value:g}" if isinstance(field_error.value, float) else repr(field_error.value)
     shown = f" (it is {_cut(value)})" if field_error.value is not None else ""
-    return f"{_argument([str(step) for step in path], ctx)} {field_error.message}{shown}".strip()
+    is_missing = field_error.message.startswith("is required")
+    named = _argument([str(step) for step in path], ctx, is_missing=is_missing)
+    return f"{named} {field_error.message}{shown}".strip()
 
 
-def _argument(path: list[str], ctx: click.Context) -> str:
-    """The option or argument that set the field at `path`, and the rest of the path."""
+def _argument(path: list[str], ctx: click.Context, *, is_missing: bool) -> str:
+    """The option or argument that set the field at `path`, or would if it `is_missing`, and the rest of the path."""
     if not path:
         return "the request:"
     first, *more = path
@@ -186,7 +192,9 @@ def _argument(path: list[str], ctx: click.Context) -> str:
     names = {
         parameter.name: parameter_name(parameter)
         for parameter in ctx.command.params
-        if parameter.name and ctx.get_parameter_source(parameter.name) is not ParameterSource.DEFAULT
+        if parameter.name
+        and not isinstance(parameter, ConnectionOption)
+        and (is_missing or ctx.get_parameter_source(parameter.name) is not ParameterSource.DEFAULT)
     }
     return f"{names.get(first, first)}{rest}"
 

@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from deferd.cli.framework import values
-from deferd.cli.framework.command import Command, command, refuse_undecoded
+from deferd.cli.framework.command import Command, ConnectionOption, command, refuse_undecoded
 from deferd.contract.fields import POLICY, TOPIC, Field, Kind
 from deferd.contract.limits import REPLICAS_MAX
 
@@ -40,6 +40,7 @@ class ConnectionSetting(NamedTuple):
         return click.option(
             self.flag,
             name,
+            cls=ConnectionOption,
             envvar=self.variable,
             default=self.default,
             type=str if as_text else self.read,

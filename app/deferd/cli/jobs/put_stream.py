@@ -15,12 +15,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from deferd.cli.framework import exit_codes, output
 from deferd.cli.framework.command import sentence
 from deferd.cli.framework.options import Connection
 from deferd.cli.framework.values import read_json
 from deferd.client import PutResult, requests
+from deferd.client.put_options import message_of
 from deferd.client.request_body import job_fields
 from deferd.contract.errors import DeferdError, InvalidInput
 from deferd.contract.limits import BATCH_MAX
@@ -426,9 +428,9 @@ class JobLines:
         return job
 
 
-def _describe(error: Any) -> str:
-    where = ".".join(str(step) for step in error["loc"])
-    return f"{where}: {error['msg']}" if where else str(error["msg"])
+def _describe(error: ErrorDetails) -> str:
+    where, message = ".".join(str(step) for step in error["loc"]), message_of(error)
+    return f"{where}: {message}" if where else message
 
 
 def _shown(line: bytes) -> str:

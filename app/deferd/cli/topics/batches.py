@@ -47,7 +47,10 @@ def batches(client: Client, as_json: bool) -> None:
 )
 @click.argument("name", help="its name")
 @click.option(
-    "--on-end", type=values.on_end, metavar="JSON|TOPIC", help="create it: the job to put, a topic or JSON with an id"
+    "--on-end",
+    type=values.on_end,
+    metavar="JSON|TOPIC",
+    help="the job that it puts: a topic, or JSON with topic and id; a new batch needs it",
 )
 @click.option("--expect", type=values.count_from_1, metavar="N", help="it seals itself when it has so many jobs")
 @click.option("--seal", is_flag=True, help="it takes no more jobs")

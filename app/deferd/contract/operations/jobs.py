@@ -259,7 +259,7 @@ Code = Annotated[ProblemCode | None, "The code of the error, if any."]
 
 
 class PutResult(Response, frozen=True, kw_only=True, gc=False):
-    """The result for one job of a batch."""
+    """The result for one job of many."""
 
     topic: str
     id: str
@@ -314,7 +314,7 @@ class PutResults(Response, frozen=True, kw_only=True):
 
 
 class FinishResult(Response, frozen=True, kw_only=True, gc=False):
-    """The result for one job of a batch."""
+    """The result for one job of many."""
 
     id: str
     status: Annotated[int, one_of(200, 404, 409, 410, 503), f"{_STATUS} 200: finished. {_WHY_NOT}"]
@@ -337,7 +337,7 @@ class FinishResults(Response, frozen=True, kw_only=True):
 
 
 class CheckResult(FinishResult, frozen=True, kw_only=True, gc=False):
-    """The result for one delivery of a batch."""
+    """The result for one delivery of many."""
 
     status: Annotated[int, one_of(200, 404, 409, 410, 503), f"{_STATUS} 200: the consumer holds the job. {_WHY_NOT}"]
 
@@ -358,7 +358,7 @@ class CheckResults(Response, frozen=True, kw_only=True):
 
 
 class ReturnResult(FinishResult, frozen=True, kw_only=True, gc=False):
-    """The result for one delivery of a batch."""
+    """The result for one delivery of many."""
 
     status: Annotated[int, one_of(200, 404, 409, 410, 503), f"{_STATUS} 200: the job is ready again. {_WHY_NOT}"]
 
@@ -372,7 +372,7 @@ class ReturnResults(Response, frozen=True, kw_only=True):
 
 
 class CancelResult(Response, frozen=True, kw_only=True, gc=False):
-    """The result for one job of a batch."""
+    """The result for one job of many."""
 
     id: str
     status: Annotated[int, one_of(200, 404, 409, 503), f"{_STATUS} 200: cancelled. {_WHY_NOT}"]
