@@ -8,10 +8,13 @@ import orjson
 import pytest
 
 from deferd.contract.model import CancelItem
+from deferd.contract.operations.batches import PutBatchOfJobs
+from deferd.engine.batches import StoredBatch
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
 from tests.integration.engine import partitioned_topic
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver, job
+from tests.integration.engine.sweeping import redrive_jobs
 from tests.integration.store.store_servers import StoreServer
 
 ENDS = "ended"
@@ -107,3 +110,56 @@ async def test_a_topic_that_has_got_partitions_finds_the_jobs_that_ends_put(serv
         assert sorted(orjson.loads(one.body)["id"] for one in popped) == ids
         for one in popped:
             await engine.queue.finish(ended, one.id, one.receipt)
+
+
+async def begin_batch(driver: EngineDriver) -> StoredBatch:
+    batch, _ = await driver.engine.batches.put(
+        "batch", PutBatchOfJobs.model_validate({"on_end": {"topic": ENDS}}), None
+    )
+    return batch
+
+
+@pytest.mark.parametrize("before", [[{"tags": ["t"]}], [{"delay": 60}] * 101], ids=["one by one", "together"])
+async def test_a_batch_with_a_damaged_key_strands_no_job_of_the_same_call(
+    driver: EngineDriver, before: list[dict[str, object]]
+) -> None:
+    driver.server.command("SET", "deferd:{0}:batch/damaged", "x")
+    jobs = [job(f"a{number}", **fields) for number, fields in enumerate(before)]
+    results = await driver.puts.put_many([*jobs, job("b", batch="damaged"), job("c")])
+    assert [result.status for result in results] == [*[201] * len(jobs), 404, 201]
+    assert (await driver.engine.consistency.audit_topic(TOPIC)).clean
+
+
+@pytest.mark.parametrize("how", ["finished", "cancelled", "replaced"])
+async def test_a_damaged_list_of_batches_stops_neither_an_end_nor_the_job_of_a_batch(
+    driver: EngineDriver, how: str
+) -> None:
+    batch = await begin_batch(driver)
+    await driver.put("a", batch="batch", delay=0 if how == "finished" else 60)
+    await driver.pop()
+    await driver.engine.batches.put("batch", PutBatchOfJobs(seal=True), batch)
+    driver.server.command("SET", "deferd:{0}:batches/completed", "x")
+    match how:
+        case "finished":
+            await driver.queue.finish(TOPIC, "a", ANY_RECEIPT)
+        case "cancelled":
+            await driver.cancels.cancel(TOPIC, "a")
+        case "replaced":
+            await driver.put("a", on_conflict="replace", delay=60)
+    assert await driver.counts() == ({"delayed": 1} if how == "replaced" else {})
+    [done] = (await driver.queue.pop(ENDS, [PopRequest(2)])).jobs[0]
+    assert orjson.loads(done.body)["batch"] == "batch"
+
+
+async def test_counts_of_a_batch_that_are_no_numbers_strand_no_job(driver: EngineDriver) -> None:
+    await begin_batch(driver)
+    await driver.put("a", batch="batch")
+    await driver.put("b", batch="batch")
+    await driver.pop(2)
+    await driver.deliveries.bury(TOPIC, "a", ANY_RECEIPT)
+    driver.server.command("HSET", "deferd:{0}:batch/batch", "joined", "x", "dead", "x", "finished", "x")
+    await driver.put("c", batch="batch")
+    await redrive_jobs(driver.engine, TOPIC)
+    await driver.queue.finish(TOPIC, "b", ANY_RECEIPT)
+    assert await driver.counts() == {"ready": 2}
+    assert (await driver.engine.consistency.audit_topic(TOPIC)).clean

@@ -85,7 +85,7 @@ end
 function ENDS.ended(id, record, outcome, result)
   local extra = record.extra
   ENDS.tell(id, record, outcome)
-  if extra.ba then BATCHES.ended(extra.ba, outcome) end
+  if extra.ba then pcall(BATCHES.ended, extra.ba, outcome) end  -- the job ends, whatever another program has damaged
   if not extra.oe then return end
   local is_meant = not extra.oe.on
   for _, one in ipairs(extra.oe.on or {}) do is_meant = is_meant or one == outcome end
