@@ -25,5 +25,10 @@ def check_end_topic(keys: Keys, places: Iterable[str], end_topic: str, path: tup
     shard = keys.shard_of(end_topic)
     for place in places:
         if keys.shard_of(place) != shard:
-            text = f"topic {end_topic!r} of `on_end` is in another shard of the store than topic {topic_of(place)!r}"
-            raise DifferentShard(end_topic, f"{text}; nothing was done")
+            raise other_shard(end_topic, topic_of(place))
+
+
+def other_shard(end_topic: str, topic: str) -> DifferentShard:
+    """The error for a job of `topic` that is in another shard than `end_topic`."""
+    text = f"topic {end_topic!r} of `on_end` is in another shard of the store than topic {topic!r}"
+    return DifferentShard(end_topic, f"{text}; nothing was done")

@@ -7,7 +7,8 @@ from itertools import count
 import orjson
 import pytest
 
-from deferd.contract.model import CancelItem
+from deferd.contract.errors import DifferentShard
+from deferd.contract.model import CancelItem, ChangeJob, PutJob
 from deferd.contract.operations.batches import PutBatchOfJobs
 from deferd.engine.batches import StoredBatch
 from deferd.engine.queue import PopRequest
@@ -163,3 +164,30 @@ async def test_counts_of_a_batch_that_are_no_numbers_strand_no_job(driver: Engin
     await driver.queue.finish(TOPIC, "b", ANY_RECEIPT)
     assert await driver.counts() == {"ready": 2}
     assert (await driver.engine.consistency.audit_topic(TOPIC)).clean
+
+
+@pytest.mark.parametrize("how", ["put", "put of many", "change"])
+async def test_a_job_of_a_former_partition_ends_into_no_topic_of_another_shard(server: StoreServer, how: str) -> None:
+    """The partition to which its id belongs now is in the shard of the topic of `on_end`, the job is not."""
+    async with partitioned_topic.unaware_engine(server, movable_clock=True) as engine:
+        topic, shard_of = partitioned_topic.TOPIC, engine._keys.shard_of
+        ids = [f"a{number}" for number in range(8)]
+        await partitioned_topic.put_all(engine, ids, delay=60)
+        await partitioned_topic.grow(engine)
+        home = engine.partitions.known.home
+        moved = next(one for one in ids if shard_of(home(topic, one)) != shard_of(topic))
+        ended = next(name for name in map("to{}".format, count()) if shard_of(name) == shard_of(home(topic, moved)))
+        put = PutJob.model_validate(
+            {"topic": topic, "id": moved, "on_end": {"topic": ended}, "on_conflict": "replace", "delay": 60}
+        )
+        if how == "put of many":
+            other = put.model_copy(update={"id": "new", "on_end": None})
+            results = await engine.puts.put_many([put, other])
+            assert [(result.status, result.code) for result in results] == [(422, "different_shard"), (201, None)]
+        else:
+            with pytest.raises(DifferentShard, match=ended):
+                if how == "put":
+                    await engine.puts.put(put)
+                else:
+                    await engine.queue.change(topic, moved, ChangeJob.model_validate({"on_end": {"topic": ended}}))
+        assert (await engine.queue.get(topic, moved)).extra is None
