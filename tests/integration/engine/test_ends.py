@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from deferd.contract.errors import DifferentShard
-from deferd.contract.model import CancelItem, ChangeJob, PutJob
+from deferd.contract.model import CancelItem, ChangeJob, PutJob, TopicSettings
 from deferd.contract.operations.batches import PutBatchOfJobs
 from deferd.engine.batches import StoredBatch
 from deferd.engine.queue import PopRequest
@@ -111,6 +111,36 @@ async def test_a_topic_that_has_got_partitions_finds_the_jobs_that_ends_put(serv
         assert sorted(orjson.loads(one.body)["id"] for one in popped) == ids
         for one in popped:
             await engine.queue.finish(ended, one.id, one.receipt)
+
+
+@pytest.mark.parametrize("damaged", ["7", '"x"', "{}", '{"topic":{}}', '{"topic":"t","on":7}', '{"topic":"t","id":{}}'])
+async def test_a_damaged_on_end_stops_neither_the_timer_nor_the_ends_of_others(
+    driver: EngineDriver, damaged: str
+) -> None:
+    on_end = {"on_end": {"topic": ENDS, "id": "of-{id}"}}
+    await driver.puts.put_many([job(one, ttl=1, **on_end) for one in ("a", "b")])
+    await driver.put("c", ttl=1)
+    pool = f"deferd:{{0}}:{TOPIC}:pool"
+    was = b'{"topic":"ended","id":"of-{id}"}'
+    raw = driver.server.command("HGET", pool, "a")
+    assert was in raw
+    driver.server.command("HSET", pool, "a", raw.replace(was, damaged.encode().ljust(len(was))))
+    await driver.pass_time(2)
+    assert await driver.counts() == {"dead": 3}
+    assert await outcomes(driver) == [("b", "dead")]
+
+
+async def test_a_visit_of_the_timer_ends_fewer_jobs_where_ends_matter(driver: EngineDriver) -> None:
+    """An end that puts a job takes several times as long as another one."""
+    await driver.topics.set(TOPIC, TopicSettings(max_attempts=1, ttr=1))
+    await driver.puts.put_many([job(f"a{number}", **ON_END) for number in range(300)])
+    await driver.pop(300)
+    driver.move_clock(2)
+    [timer] = driver.engine.timers
+    assert await timer.run_once() == 0
+    assert await driver.counts() == {"dead": 200, "reserved": 100}
+    assert await timer.run_once() > 0
+    assert await driver.counts() == {"dead": 300}
 
 
 async def begin_batch(driver: EngineDriver) -> StoredBatch:
