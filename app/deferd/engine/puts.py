@@ -116,7 +116,7 @@ def outcome_of(put: EncodedPut, stored: StoredPut, bounds: PutBounds = NO_BOUNDS
 
 def refusal(
     put: EncodedPut, result: int | Sequence[Any], max_jobs: int, bounds: PutBounds, durability: str | None = None
-) -> TopicFull | JobReserved | JobExists | PayloadTooLarge | InvalidInput | BatchNotFound | BatchSealed:
+) -> DeferdError:
     """The error for a put that lua/put.lua refuses. `max_jobs` is the limit of the topic, 0 for none."""
     if not isinstance(result, int):
         return JobExists(put.topic, put.id, durability, JobState(result[1].decode()), result[2] or None)

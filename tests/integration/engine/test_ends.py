@@ -215,9 +215,8 @@ async def test_a_job_of_a_former_partition_ends_into_no_topic_of_another_shard(s
             results = await engine.puts.put_many([put, other])
             assert [(result.status, result.code) for result in results] == [(422, "different_shard"), (201, None)]
         else:
+            change = ChangeJob.model_validate({"on_end": {"topic": ended}})
+            call = engine.puts.put(put) if how == "put" else engine.queue.change(topic, moved, change)
             with pytest.raises(DifferentShard, match=ended):
-                if how == "put":
-                    await engine.puts.put(put)
-                else:
-                    await engine.queue.change(topic, moved, ChangeJob.model_validate({"on_end": {"topic": ended}}))
+                await call
         assert (await engine.queue.get(topic, moved)).extra is None

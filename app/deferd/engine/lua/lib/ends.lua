@@ -93,7 +93,7 @@ end
 function ENDS.ended(id, record, outcome, result)
   local extra = record.extra
   ENDS.tell(id, record, outcome)
-  -- The job ends, whatever another program has damaged.
+  -- The job ends also when another program has damaged what follows from that.
   if extra.ba then pcall(BATCHES.ended, extra.ba, outcome) end
   if extra.oe then pcall(ENDS.put_if_meant, id, record, outcome, result) end
 end
