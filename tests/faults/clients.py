@@ -55,7 +55,6 @@ from tests.faults.response_facts import CREATED, delivery_facts, end_facts, ms, 
 from tests.faults.set_commands import SetClients
 
 RESPONSE_S = 2.5
-END_TTR_S = 2
 STORE_TIMEOUT_S = 1.5
 """The default of `--store-timeout`."""
 _TIMED_OUT = "the store did not respond in time"
@@ -325,7 +324,7 @@ class Clients:
         """
         while not self.stopping.is_set():
             try:
-                jobs = await self._client().pop(END_TOPIC, count=20, wait=1, ttr=END_TTR_S)
+                jobs = await self._client().pop(END_TOPIC, count=20, wait=1)
                 for job in jobs:
                     topic, ended, outcome, facts = end_facts(job)
                     self._recorder.ended(topic, ended, outcome, **facts)

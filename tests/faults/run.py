@@ -35,6 +35,8 @@ from tests.private_network import in_private_network_if_possible, why_no_private
 RECOVERY_S = 30.0
 """How soon after a fault all kinds of calls must succeed again."""
 DRAIN_S = 30.0
+END_TTR_S = 2
+"""Of what ends put: soon enough another consumer gets what the last one popped and did not finish."""
 PARTITIONS, MORE_PARTITIONS = 2, 4
 GROWS_AFTER = 5
 """Faults, before the topic with partitions gets more of them."""
@@ -175,7 +177,7 @@ async def _run(
     begun = 1
     with deployed(folder, seed, rollout[0].releases, previous, has_shelf=has_shelf) as deployment:
         await deployment.targets.set_pushes(deployment.services[0].url)
-        await _set_partitions(deployment, PARTITIONS)
+        await _set_topics(deployment)
         offset_before_ms, _ = await asyncio.to_thread(_clock_offset, deployment.store)
         await _wait_for_recovery(deployment, await _progress(deployment), "at the start")
         # After each fault one of them, since an error stays: all would take longer than the faults.
@@ -251,6 +253,12 @@ async def _roll_out(rollout: Rollout, begun: int, done: float, deployment: Deplo
                 Replacement(number, release, recovered_after_s, meanwhile.failed_calls, len(libraries))
             )
     return until
+
+
+async def _set_topics(deployment: Deployment) -> None:
+    async with AsyncClient(deployment.urls) as client:
+        await client.set_topic(END_TOPIC, {"ttr": END_TTR_S})
+    await _set_partitions(deployment, PARTITIONS)
 
 
 async def _set_partitions(deployment: Deployment, count: int) -> None:

@@ -100,7 +100,7 @@ def test_a_connection_that_is_given_up_is_reset(
         ended.release()
 
     with scripted_server(script, tls=server_tls if encrypted else None) as server:
-        with pytest.raises(NoAnswer, match="nothing was received"):
+        with pytest.raises(NoAnswer, match=r"nothing was received|not complete in time"):  # the latter if it is slow
             look(server.url, timeout=0.1, tls=files.trust())
         assert ended.acquire(timeout=TIMEOUT_S)
     assert ends == [errno.ECONNRESET]

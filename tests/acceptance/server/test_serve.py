@@ -158,11 +158,10 @@ def test_first_requests_that_wait_for_their_turn_get_responses_when_the_service_
         connections = [
             stack.enter_context(socket.create_connection(("127.0.0.1", service.port), START_S)) for _ in range(900)
         ]
-        service.process.send_signal(signal.SIGSTOP)  # so that all have come when it begins with the first
-        for number, connection in enumerate(connections):
-            connection.sendall(request("POST", "/jobs", {"topic": "orders", "id": f"{number}"}))
-        service.process.send_signal(signal.SIGTERM)
-        service.process.send_signal(signal.SIGCONT)
+        with service.frozen():  # so that all have come when it begins with the first
+            for number, connection in enumerate(connections):
+                connection.sendall(request("POST", "/jobs", {"topic": "orders", "id": f"{number}"}))
+            service.process.send_signal(signal.SIGTERM)
         assert [connection.recv(4096)[9:12] for connection in connections] == [b"201"] * 900
         assert service.process.wait(STOP_S) == 0
 
