@@ -25,8 +25,13 @@ def check_end_topic(keys: Keys, places: Iterable[str], end_topic: str, path: tup
     shard = keys.shard_of(end_topic)
     for place in places:
         if keys.shard_of(place) != shard:
-            text = f"topic {end_topic!r} of `on_end` is in another shard of the store than {_named(keys, place)}"
-            raise DifferentShard(end_topic, f"{text}; nothing was done")
+            raise other_shard(end_topic, _named(keys, place))
+
+
+def other_shard(end_topic: str, of_job: str) -> DifferentShard:
+    """The error for a job of `of_job`, a topic or partition in words, that is in another shard than `end_topic`."""
+    text = f"topic {end_topic!r} of `on_end` is in another shard of the store than {of_job}"
+    return DifferentShard(end_topic, f"{text}; nothing was done")
 
 
 def _named(keys: Keys, place: str) -> str:

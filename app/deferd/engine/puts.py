@@ -31,7 +31,7 @@ from deferd.contract.model import JobState, PutJob
 from deferd.contract.operations.jobs import PutResult
 from deferd.contract.timestamps import instant
 from deferd.engine import metrics
-from deferd.engine.ends import check_end_topic
+from deferd.engine.ends import check_end_topic, other_shard
 from deferd.engine.group_commit import GroupCommit, OnResult
 from deferd.engine.job_batches import MOST_JOBS, BulkThrottle
 from deferd.engine.partition_store import PartitionStore
@@ -49,6 +49,8 @@ _CREATED, _KEPT, _REPLACED, _EXISTS, _HELD, _FULL = 1, 2, 3, -1, -2, -3
 _IN_PARTITIONS = -5
 """A job with a group or a priority is for a topic with several partitions: no such put is sent to the script."""
 _NO_BATCH, _SEALED = -6, -7
+_END_ELSEWHERE = -8
+"""The topic of its `on_end` is in another shard than the partition that has its id: as with _IN_PARTITIONS."""
 _APPENDED, _FOLLOWS, _FOLLOW_UP_KEPT, _FOLLOW_UP_REPLACED, _FOLLOW_UP_APPENDED, _TOO_LARGE = 4, 5, 6, 7, 8, -4
 Outcome = Literal["created", "kept", "replaced", "appended", "follow_up"]
 _OUTCOMES: dict[int, tuple[Outcome, int]] = {
@@ -70,6 +72,7 @@ _REFUSALS: dict[int, tuple[str, int]] = {
     _IN_PARTITIONS: (InvalidInput.code, 422),
     _NO_BATCH: (BatchNotFound.code, 404),
     _SEALED: (BatchSealed.code, 409),
+    _END_ELSEWHERE: (DifferentShard.code, 422),
 }
 """The same for a job that is not stored: the code of the error, and the status."""
 _STATUS_OF_OTHER_SHARD = 422
@@ -113,7 +116,7 @@ def outcome_of(put: EncodedPut, stored: StoredPut, bounds: PutBounds = NO_BOUNDS
 
 def refusal(
     put: EncodedPut, result: int | Sequence[Any], max_jobs: int, bounds: PutBounds, durability: str | None = None
-) -> TopicFull | JobReserved | JobExists | PayloadTooLarge | InvalidInput | BatchNotFound | BatchSealed:
+) -> DeferdError:
     """The error for a put that lua/put.lua refuses. `max_jobs` is the limit of the topic, 0 for none."""
     if not isinstance(result, int):
         return JobExists(put.topic, put.id, durability, JobState(result[1].decode()), result[2] or None)
@@ -123,6 +126,8 @@ def refusal(
         return (BatchNotFound if result == _NO_BATCH else BatchSealed)(put.batch or "")
     if result == _IN_PARTITIONS:
         return flow_refusal_of(put, ("body",))
+    if result == _END_ELSEWHERE and put.end_topic is not None:
+        return other_shard(put.end_topic, f"job {put.id!r} of topic {put.topic!r}")
     if result == _FULL:
         if bounds.max_jobs is not None and not 0 < max_jobs <= bounds.max_jobs:
             return TopicFull(put.topic, bounds.max_jobs, of_caller=True)
@@ -606,6 +611,10 @@ class PutSender:
                 continue
             home = layout.home(topic, job_id)
             place = _Place(home, layout.count) if former is None else _Place(former, layout.count, job_id)
+            end_topic = call.jobs[at].end_topic
+            if end_topic is not None and self.keys.shard_of(end_topic) != self.keys.shard_of(place.partition):
+                call.results[at] = _END_ELSEWHERE
+                continue
             places.setdefault(place, []).append(at)
         # Those that are held first: what is held no more goes home with the others, in the order of the jobs.
         of_former = {place: indexes for place, indexes in places.items() if place.held_id is not None}

@@ -240,7 +240,9 @@ class JobQueue:
             if self._partitions.known.count(topic) > 1:
                 raise flow_refusal(topic, ("body",), change.group, change.priority)
         if change.on_end is not None:
-            check_end_topic(self._keys, (self._partitions.known.home(topic, job_id),), change.on_end.topic)
+            await self._partitions.refresh_all({topic, change.on_end.topic})
+            homes = self._partitions.known.layout_of(topic).homes(topic, job_id)
+            check_end_topic(self._keys, homes, change.on_end.topic)
         extra = change_extra(change)
         has_body = "body" in change.model_fields_set
         args = (

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from deferd.contract.errors import (
+    BatchSealed,
     DeferdError,
     DifferentShard,
     DurabilityUnavailable,
@@ -21,6 +22,7 @@ from deferd.contract.errors import (
     TopicFull,
 )
 from deferd.contract.model import JobState, PutJob, TopicSettings
+from deferd.contract.operations.batches import PutBatchOfJobs
 from deferd.contract.operations.jobs import PutResult
 from deferd.engine import metrics
 from deferd.engine.engine import Engine
@@ -165,6 +167,29 @@ async def test_the_limits_of_topics_and_of_the_caller_hold(driver: EngineDriver)
     await driver.pass_time(7)
     assert await state_of(driver, TOPIC, "n1") is None
     assert await state_of(driver, OTHER, "end") is None
+
+
+@pytest.mark.parametrize("end", [{"topic": OTHER}, {"topic": OTHER, "id": "b"}])
+async def test_the_end_of_the_job_takes_neither_the_room_nor_the_id_of_a_put(
+    driver: EngineDriver, end: dict[str, str]
+) -> None:
+    await driver.topics.set(OTHER, TopicSettings(max_jobs=1))
+    job = await held(driver, on_end=end)
+    assert [result.status for result in await finish(driver, job, put("b", body=1))] == [201]
+    popped = (await driver.queue.pop(OTHER, [PopRequest(10)])).jobs[0]
+    assert popped[0].body == b"1"
+    assert len(popped) == (1 if "id" in end else 2)  # with an id: a job that has it stays
+
+
+async def test_a_put_that_replaces_the_follow_up_does_not_stay_in_the_batch_of_the_job(driver: EngineDriver) -> None:
+    on_end = PutBatchOfJobs.model_validate({"on_end": {"topic": OTHER}})
+    batch, _ = await driver.engine.batches.put("b", on_end, None)
+    job = await held(driver, batch="b")
+    await driver.put(job.id, if_reserved="after", on_conflict="replace")
+    await driver.engine.batches.put("b", PutBatchOfJobs(seal=True), batch)
+    with pytest.raises(BatchSealed):
+        await finish(driver, job, put(job.id, TOPIC, on_conflict="replace", batch="b"))
+    assert await driver.counts() == {"reserved": 1}
 
 
 async def test_partitions_of_a_topic_share_its_limit(driver: EngineDriver) -> None:

@@ -54,7 +54,7 @@ local function find(id)
   if id ~= finishing then return job end
   local extra = read_extra(raw)
   if extra.o and follow_up then
-    job.state, job.body, job.follow_up = 'delayed', job.follow_up, nil
+    job.state, job.body, job.follow_up, job.batch = 'delayed', job.follow_up, nil, BATCHES.of_raw(follow_up)
     return job
   end
   live = live - 1

@@ -16,8 +16,8 @@
 -- whose time has passed.
 -- Afterwards `due` holds when the topic next needs a visit (now, if this one was not enough). A topic without jobs,
 -- settings and paused groups into which nothing was put for FORGET_AFTER_MS is forgotten.
--- Bound: ARGV[2] for each of the sorted sets, at most FLOWS.MOST_TURNS in a topic with groups, priorities or limits; the
--- caller sends at most 1000.
+-- Bound: ARGV[2] for each of the sorted sets, at most FLOWS.MOST_TURNS in a topic with groups, priorities or limits, and, but
+-- for those that are due, ENDS.MOST_OF_VISIT in one with jobs whose end matters; the caller sends at most 1000.
 local BEFORE_LATENESS = 8
 local RENEW_EVERY_MS = 100
 
@@ -122,12 +122,13 @@ local due = redis.call('ZRANGE', DELAY, '-inf', now, 'BYSCORE', 'LIMIT', 0, limi
 local RUNS = topic_key('runs')
 -- Most topics have none of these. What only a visit with ended leases adds is looked for again below.
 local has_others =
-  redis.call('EXISTS', CANCELLED, TAKEN, RUNS, EXPIRY, DEAD, FINISHED, topic_key('groups'), topic_key('limited')) > 0
+  redis.call('EXISTS', CANCELLED, TAKEN, RUNS, EXPIRY, DEAD, FINISHED, topic_key('groups'), topic_key('limited'), topic_key('ends')) > 0
 local has_tombstones = has_others and redis.call('EXISTS', CANCELLED, TAKEN, RUNS) > 0
 local has_flows = has_others and FLOWS.exist()
 if has_flows then FLOWS.check_types() end
 local flow_of = {}
 if has_flows then limit = math.min(limit, FLOWS.MOST_TURNS) end
+if has_others and ENDS.may_matter() then limit = math.min(limit, ENDS.MOST_OF_VISIT) end
 if has_flows and #due > 0 then
   local ids = {}
   for index = 1, math.min(#due / 2, limit) do ids[index] = due[2 * index - 1] end

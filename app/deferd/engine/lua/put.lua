@@ -165,7 +165,7 @@ local function put(id, options, due, nonce, bound, job_rest, extra_length)
   if tags then index_tags({ id }, tags) end
   if live and is_over then live = live + 1 end
   if has_flow then FLOWS.joined(read_extra(record)) end
-  if left and not stays then BATCHES.ended(left, 'cancelled') end
+  if left and not stays then pcall(BATCHES.ended, left, 'cancelled') end
   if batch and not stays then BATCHES.joined(batch.name) end
   enqueue(id, due, wait)
   if item then return special.begin_collection(id, record, item) end

@@ -36,9 +36,10 @@ function BATCHES.is_there(created, completed, now)
 end
 
 -- A batch that a job is to join: { name, ba: the value for the job's record, refusal: why it cannot, a code of put.lua }.
--- With `was_checked` a sealed one takes it. Before any write: it fails for a key of the wrong type.
+-- With `was_checked` a sealed one takes it. One whose key is of the wrong type is not there: an error would strand the jobs
+-- that the call has stored before.
 function BATCHES.to_join(name, now, was_checked)
-  local created, sealed, completed = unpack(redis.call('HMGET', BATCHES.key(name), 'created', 'sealed', 'completed'))
+  local created, sealed, completed = unpack(redis.pcall('HMGET', BATCHES.key(name), 'created', 'sealed', 'completed'))
   if not BATCHES.is_there(created, completed, now) then return { refusal = BATCHES.NOT_FOUND } end
   local refusal = (completed or sealed and not was_checked) and BATCHES.SEALED or nil
   return { name = name, ba = name .. ' ' .. created, refusal = refusal }
@@ -57,8 +58,8 @@ end
 -- Count a new job of a batch.
 function BATCHES.joined(name)
   local key = BATCHES.key(name)
-  local joined, expect = redis.call('HINCRBY', key, 'joined', 1), redis.call('HGET', key, 'expect')
-  if expect and joined >= tonumber(expect) then redis.call('HSET', key, 'sealed', 1) end
+  local joined, expect = redis.pcall('HINCRBY', key, 'joined', 1), redis.call('HGET', key, 'expect')
+  if (tonumber(joined) or 0) >= (tonumber(expect) or math.huge) then redis.call('HSET', key, 'sealed', 1) end
 end
 
 -- The value of `ba` in a raw record, nil for a job of no batch, without decoding the extra of most.
@@ -79,7 +80,7 @@ local function open_batch(ba, outcome)
   local key = BATCHES.key(name)
   local fields = redis.pcall('HMGET', key, 'created', 'completed', outcome)
   if fields[1] ~= token or fields[2] then return nil end
-  return key, name, tonumber(fields[3] or 0)
+  return key, name, tonumber(fields[3]) or 0
 end
 
 -- Complete a batch if it is sealed and all its jobs have ended: then its job is put.
@@ -92,12 +93,14 @@ function BATCHES.settle(name)
   if finished + dead + cancelled < tonumber(joined or 0) then return end
   redis.call('HSET', key, 'completed', string.format('%.0f', now))
   redis.call('PEXPIRE', key, BATCHES.KEPT_MS)
+  if not deleting then
+    local body = string.format('{"batch":"%s","finished":%d,"dead":%d,"cancelled":%d}', name, finished, dead, cancelled)
+    local job = cjson.decode(on_end)
+    ENDS.put(job.topic, job.id, string.format('batch %s %s', name, created), '{"oe":false}', body)
+  end
+  -- Last: these fail for a key of the wrong type.
   redis.call('ZADD', of_shard('batches/completed'), now + BATCHES.KEPT_MS, name)
   BATCHES.forget_some(now)
-  if deleting then return end
-  local body = string.format('{"batch":"%s","finished":%d,"dead":%d,"cancelled":%d}', name, finished, dead, cancelled)
-  local job = cjson.decode(on_end)
-  ENDS.put(job.topic, job.id, string.format('batch %s %s', name, created), '{"oe":false}', body)
 end
 
 -- Count the end of a job of a batch: `outcome` is finished, dead or cancelled.

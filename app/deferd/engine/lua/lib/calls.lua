@@ -43,14 +43,15 @@ local function register(verb, flags, run)
   end
 
   scripts[verb] = function(keys, argv)
-    local outer_keys, outer_argv, outer_ends = KEYS, ARGV, ENDS.noted
+    local outer_keys, outer_argv, ends = KEYS, ARGV, ENDS.noted
     if FLOWS.states then FLOWS.store() end
     begin_call(keys, argv)
+    ENDS.noted = ends
     local reply = run(keys, argv)
     if FLOWS.states then FLOWS.store() end
-    act_on_ends(keys, argv)
+    ends = ENDS.noted
     begin_call(outer_keys, outer_argv)
-    ENDS.noted = outer_ends
+    ENDS.noted = ends  -- for the end of the whole call: what the caller has checked is true until then
     return reply
   end
 

@@ -8,7 +8,7 @@
 -- has not, calls that cancel jobs need not read them.
 -- @include topic record
 local BATCHES = {}  -- the functions of lib/batches.lua
-local ENDS = { MOST_ID = 255, AT_ONCE = 1000, KEEP = 1, DELAY = 0, OF_FIRST_PARTITION = ':00000000T000000Z' }
+local ENDS = { MOST_ID = 255, AT_ONCE = 1000, MOST_OF_VISIT = 200, KEEP = 1, DELAY = 0, OF_FIRST_PARTITION = ':00000000T000000Z' }
 
 function ENDS.matters(extra) return extra.oe or extra.ba or extra.wt end
 
@@ -51,7 +51,7 @@ local function job_of_end(id, record, outcome, result)
   if wanted and #wanted > ENDS.MOST_ID then wanted = nil end
   local seed = string.format('%s %s %s %.0f %d %.0f', topic, id, outcome, record.nonce, attempts, now_ms())
   local own_extra = cjson.encode({ oe = false, c = extra.c, k = extra.k })  -- `k`: what the key allows
-  return extra.oe.topic, wanted, seed, own_extra, table.concat(parts)
+  return string.match(extra.oe.topic, '.+'), wanted, seed, own_extra, table.concat(parts)
 end
 
 -- Have a job put at the end of the call into a topic of the shard, due at once. `id` is nil for a new one, which is made of
@@ -63,6 +63,14 @@ function ENDS.put(topic, id, seed, extra, body)
   local puts = ENDS.noted or {}
   ENDS.noted = puts
   puts[#puts + 1] = { topic = topic, id = id, new_id = 'end-' .. string.sub(hash, 1, 32), job = head .. extra .. body }
+end
+
+-- Have the job of an end put if it is of an outcome that is meant.
+function ENDS.put_if_meant(id, record, outcome, result)
+  local on_end = record.extra.oe
+  local is_meant = not on_end.on
+  for _, one in ipairs(on_end.on or {}) do is_meant = is_meant or one == outcome end
+  if is_meant then ENDS.put(job_of_end(id, record, outcome, result)) end
 end
 
 -- Tell those who wait for a job, if somebody has, what happened to it: an outcome, or progress.
@@ -86,17 +94,15 @@ end
 function ENDS.ended(id, record, outcome, result)
   local extra = record.extra
   ENDS.tell(id, record, outcome)
-  if extra.ba then BATCHES.ended(extra.ba, outcome) end
-  if not extra.oe then return end
-  local is_meant = not extra.oe.on
-  for _, one in ipairs(extra.oe.on or {}) do is_meant = is_meant or one == outcome end
-  if is_meant then ENDS.put(job_of_end(id, record, outcome, result)) end
+  -- The job ends also when another program has damaged what follows from that.
+  if extra.ba then pcall(BATCHES.ended, extra.ba, outcome) end
+  if extra.oe then pcall(ENDS.put_if_meant, id, record, outcome, result) end
 end
 
 -- The same for a job that is cancelled, by its record as it is stored. One that cannot be read puts nothing.
 function ENDS.cancelled(id, raw)
-  local is_read, record = pcall(read_record, raw)
-  if is_read and ENDS.matters(record.extra) then ENDS.ended(id, record, 'cancelled') end
+  local is_read, extra = pcall(read_extra, raw)
+  if is_read and ENDS.matters(extra) then ENDS.ended(id, read_record(raw), 'cancelled') end
 end
 
 -- The KEYS of scripts on another topic of the shard.
