@@ -107,7 +107,7 @@ def test_an_expectation_that_is_met_already_seals(door: Door) -> None:
 def test_it_must_exist_and_not_be_sealed(door: Door) -> None:
     with refused("batch_not_found", door.topic):
         put(door)
-    with refused("validation", "on_end"):
+    with refused("validation", "end"):  # as the field, or the option
         door.set_batch(door.topic, seal=True)
     with refused("batch_not_found"):
         door.batch(door.topic)
