@@ -8,6 +8,7 @@ retries on its own.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -94,6 +95,7 @@ class Clients:
     ) -> None:
         self._name = name
         self._chance = random.Random(seed)
+        self._sweeps = itertools.count()
         self._puts = DrawnPuts(name, self._chance, began_s, has_groups=has_groups)
         listed = list(urls)
         self._clients = [AsyncClient(url, retry_for=0, timeout=RESPONSE_S) for url in listed if url.startswith("http")]
@@ -254,10 +256,10 @@ class Clients:
         await self._record(number, call, lambda now: _changed(now, delay_ms))
 
     async def _sweep(self, topic: str) -> None:
-        """Reschedule, or now and then cancel, all jobs of a topic in one state."""
+        """Reschedule, or each third time cancel, all jobs of a topic in one state."""
         states: tuple[Literal["delayed", "ready"], ...] = ("delayed", "ready")
         state, delay_ms = self._chance.choice(states), self._chance.choice(DELAYS_MS)
-        if self._chance.random() < 0.3:
+        if next(self._sweeps) % 3 == 2:
             number = self._recorder.begin("cancel", topic, by="state")
             call = self._client().cancel_all(state=state, topics=topic)
         else:

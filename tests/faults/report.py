@@ -63,6 +63,7 @@ def _lines(outcome: Outcome) -> Iterator[str]:
     members = outcome.members
     yield f"{members.acknowledged:6}  members of a set acknowledged, {members.taken} taken"
     yield f"{members.unknown:6}  of them finished by an SPOP whose reply was lost"
+    yield f"{outcome.batches:6}  batches sealed"
     if outcome.batches_to_shelf:
         yield f"{outcome.batches_to_shelf:6}  batches of jobs went to the shelf"
     flows = outcome.flow_control
@@ -89,6 +90,7 @@ def _lines(outcome: Outcome) -> Iterator[str]:
             len(outcome.wrong_pushes),
             "push requests that were not signed, or had the id of another job, or came twice at a time",
         ),
+        (len(outcome.wrong_batches), "batches that did not put one job with the counts of their jobs"),
         (len(members.lost), "acknowledged members of a set lost"),
         (len(members.taken_twice), "members of a set taken twice"),
         (len(members.early), "members of a set taken before they were due"),
@@ -112,7 +114,8 @@ def _findings(outcome: Outcome) -> tuple[list[str], ...]:
     """What must be empty beside the broken promises."""
     flows = outcome.flow_control
     of_flows = flows.over_in_flight, flows.over_rate, flows.out_of_order
-    return outcome.wrong_responses, outcome.wrong_pushes, *outcome.members.broken, *of_flows
+    wrong = outcome.wrong_responses, outcome.wrong_pushes, outcome.wrong_batches
+    return *wrong, *outcome.members.broken, *of_flows
 
 
 def _named(kinds: Iterable[FaultKind]) -> str:

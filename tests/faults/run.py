@@ -18,6 +18,7 @@ from tests.acceptance.service_process import ServiceProcess
 from tests.faults.clients import Clients
 from tests.faults.deployment import Deployment, FaultyStore, RecordingProcess, clock_error_h, deployed
 from tests.faults.drawn_puts import END_TOPIC, PUSHED_TOPICS, SPREAD_TOPIC, TOPICS, WORKER_TOPIC
+from tests.faults.fan_in import FanIn
 from tests.faults.flow_control import LIMITS, FlowControl, check_limits
 from tests.faults.history import History, Operation, Recorder, read_history
 from tests.faults.injection import FaultNotInjected, inject
@@ -109,6 +110,9 @@ class Outcome:
     push_delays_s: list[float] = field(default_factory=list)
     """How late the jobs of the target were that always responds at once."""
     wrong_pushes: list[str] = field(default_factory=list)
+    batches: int = 0
+    """How many were sealed."""
+    wrong_batches: list[str] = field(default_factory=list)
     batches_to_shelf: int = 0
     """How many batches of jobs have gone to the shelf."""
     audits: int = 0
@@ -176,8 +180,7 @@ async def _run(
     began_s = time.monotonic()
     begun = 1
     with deployed(folder, seed, rollout[0].releases, previous, has_shelf=has_shelf) as deployment:
-        await deployment.targets.set_pushes(deployment.services[0].url)
-        await _set_topics(deployment)
+        fan_in = await _begin(deployment, seed, has_batches=previous is None)  # earlier releases count no ends
         offset_before_ms, _ = await asyncio.to_thread(_clock_offset, deployment.store)
         await _wait_for_recovery(deployment, await _progress(deployment), "at the start")
         # After each fault one of them, since an error stays: all would take longer than the faults.
@@ -204,6 +207,7 @@ async def _run(
             await asyncio.to_thread(clock_error_h, service.url) for service in deployment.services
         ]
         await _stop(outcome, {f"clients {n}": process for n, process in enumerate(deployment.clients)})
+        outcome.batches, outcome.wrong_batches = await fan_in.end()
         deployment.targets.settle()
         await deployment.targets.set_pushes(deployment.services[0].url)  # closes the circuits
         outcome.batches_to_shelf = await deployment.bring_back()
@@ -255,10 +259,16 @@ async def _roll_out(rollout: Rollout, begun: int, done: float, deployment: Deplo
     return until
 
 
-async def _set_topics(deployment: Deployment) -> None:
+async def _begin(deployment: Deployment, seed: int, *, has_batches: bool) -> FanIn:
+    """Set pushes and topics, and begin with batches."""
+    await deployment.targets.set_pushes(deployment.services[0].url)
     async with AsyncClient(deployment.urls) as client:
         await client.set_topic(END_TOPIC, {"ttr": END_TTR_S})
     await _set_partitions(deployment, PARTITIONS)
+    fan_in = FanIn(deployment.urls, seed)
+    if has_batches:
+        fan_in.begin()
+    return fan_in
 
 
 async def _set_partitions(deployment: Deployment, count: int) -> None:

@@ -96,8 +96,8 @@ on conflict (position) do nothing
 """
 _DROP_TAGGED = """
 with held as (
-    select position, is_replacing from (
-        select position, is_tagged, is_replacing,
+    select position, topic, id, is_replacing from (
+        select position, topic, id, is_tagged, is_replacing,
             bool_or(not is_tagged) over (partition by topic, id order by position desc) as is_tagged_otherwise
         from (
             select position, topic, id, fields ->> 'on_conflict' = 'replace' as is_replacing,
@@ -109,8 +109,25 @@ with held as (
         where is_tagged or is_tagging
     ) as row
     where is_tagged and not is_tagged_otherwise
+), needless as (
+    select position from (
+        select position, is_keeping, max(held_at) over earlier as held_at, max(cancel_at) over earlier as cancel_at
+        from (
+            select position, topic, id, verb = 'put' and fields ->> 'on_conflict' = 'keep' as is_keeping,
+                case when position in (select position from held) then position end as held_at,
+                case when verb = 'cancel' then position end as cancel_at
+            from deferd.outbox
+            where position < %(before)s and topic = any (%(topics)s::text[])
+                and case when (topic, id) in (select topic, id from held) then true end
+        ) as row
+        window earlier as (
+            partition by topic, id order by position rows between unbounded preceding and 1 preceding
+        )
+    ) as row
+    where is_keeping and held_at > coalesce(cancel_at, -1)
 ), gone as (
-    delete from deferd.outbox where position in (select position from held where not is_replacing)
+    delete from deferd.outbox
+    where position in (select position from held where not is_replacing union all select position from needless)
 )
 update deferd.outbox set verb = 'cancel', fields = jsonb_build_object('if_reserved', %(if_reserved)s::text)
 where position in (select position from held where is_replacing)
@@ -281,7 +298,8 @@ class OutboxDatabase:
     async def drop_tagged(self, topics: Sequence[str], tag: str, if_reserved: str, before: int) -> None:
         """Remove the puts with this tag in front of a cancel by tag that overtakes them.
 
-        A put that would have replaced a job becomes a cancel of that.
+        A put that would have replaced a job becomes a cancel of that. With them go puts that would have found their job
+        there, and so had no effect; none does of which a cancel is before them.
         """
         values = {"topics": list(topics), "tag": tag, "if_reserved": if_reserved, "before": before}
         await self._run(_DROP_TAGGED, **values)

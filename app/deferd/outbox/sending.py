@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from enum import Enum
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -56,6 +56,8 @@ CALL_S = 3.0
 
 Nothing follows on a call whose response was lost before that, not even the same rows: it might take effect behind them.
 """
+_JobKey = tuple[str | None, str | None]
+"""Topic and id."""
 _CONNECTIONS = 32
 _AT_ONCE = 16
 """Calls at the same time: a reschedule is a call of its own."""
@@ -387,40 +389,60 @@ def _without_cancelled(rows: Sequence[OutboxRow]) -> tuple[Sequence[OutboxRow], 
     """The rows that are to be sent, and by the position of a cancel those of the rows that it makes needless."""
     if all([row.verb == "put" for row in rows]):  # noqa: C419 (takes half the time)
         return rows, {}
-    cancels: dict[tuple[str | None, str | None], int] = {}
-    tags: dict[str, int] = {}
-    retagged: set[tuple[str | None, str | None]] = set()
+    behind = _Behind()
+    cancels = {row.position: behind.cancel_of(row) for row in reversed(rows)} | behind.needless
     covered: dict[int, list[int]] = {}
-    left: list[OutboxRow] = []
     for row in reversed(rows):
-        job = (row.topic, row.id)
-        cancel = None
-        if row.verb == "cancel":
-            if _ends_all(row):
-                cancels[job] = row.position
-        elif row.verb == "cancel_tag":
-            tags[json.loads(row.fields)["tag"]] = row.position
-        else:
-            cancel = cancels.get(job)
-            if cancel is None and tags and '"tags"' in row.fields:
-                if row.verb == "reschedule":
-                    retagged.add(job)
-                elif job not in retagged:
-                    cancel = _cancel_by_tag(row, tags)
-        if cancel is None:
-            left.append(row)
-        else:
+        if (cancel := cancels[row.position]) is not None:
             covered.setdefault(cancel, []).append(row.position)
-    left.reverse()
-    return left, covered
+    return [row for row in rows if cancels[row.position] is None], covered
 
 
-def _cancel_by_tag(put: OutboxRow, tags: Mapping[str, int]) -> int | None:
-    """The position of a later cancel by tag that makes the put needless; one that replaces a job is not."""
-    fields = json.loads(put.fields)
-    if fields.get("on_conflict") == "replace":
-        return None
-    return next((tags[tag] for tag in fields.get("tags") or () if tag in tags), None)
+class _Behind:
+    """What is known of the rows behind one, from the last one to the first."""
+
+    def __init__(self) -> None:
+        self._cancels: dict[_JobKey, int] = {}
+        self._tags: dict[str, int] = {}
+        self._retagged: set[_JobKey] = set()
+        self._puts: dict[_JobKey, list[OutboxRow]] = {}
+        """Those that are to be sent, before the next cancel of their job."""
+        self.needless: dict[int, int] = {}
+        """Puts that have no effect, as a job with their id is there, which is not sent either; and its cancel."""
+
+    def cancel_of(self, row: OutboxRow) -> int | None:
+        """The position of the cancel behind a row that makes it needless."""
+        job = (row.topic, row.id)
+        if row.verb == "cancel_tag":
+            self._tags[json.loads(row.fields)["tag"]] = row.position
+            return None
+        if row.verb == "cancel":
+            self._puts.pop(job, None)
+            if _ends_all(row):
+                self._cancels[job] = row.position
+            return None
+        cancel = self._cancels.get(job)
+        if cancel is None and self._tags and '"tags"' in row.fields:
+            cancel = self._cancel_by_tag(job, row)
+        if cancel is None and row.verb == "put":
+            self._puts.setdefault(job, []).append(row)
+        return cancel
+
+    def _cancel_by_tag(self, job: _JobKey, row: OutboxRow) -> int | None:
+        if row.verb == "reschedule":
+            self._retagged.add(job)
+        if job in self._retagged:
+            return None
+        fields = json.loads(row.fields)
+        cancel = min((self._tags[tag] for tag in fields.get("tags") or () if tag in self._tags), default=None)
+        if cancel is None or fields["on_conflict"] == "replace":  # it also ends the job that it would replace
+            return None
+        later = {put.position: json.loads(put.fields)["on_conflict"] for put in self._puts.get(job, ())}
+        before_cancel = {position: conflict for position, conflict in later.items() if position < cancel}
+        if "reject" in before_cancel.values():  # the job of this put has it refused
+            return None
+        self.needless |= dict.fromkeys((at for at, conflict in before_cancel.items() if conflict == "keep"), cancel)
+        return cancel
 
 
 def _ends_all(row: OutboxRow) -> bool:
@@ -430,7 +452,7 @@ def _ends_all(row: OutboxRow) -> bool:
 
 def _waves(rows: Sequence[OutboxRow]) -> list[list[OutboxRow]]:
     """The rows in their order, cut so that each job occurs once in a wave."""
-    seen: dict[tuple[str | None, str | None], int] = {}
+    seen: dict[_JobKey, int] = {}
     waves: list[list[OutboxRow]] = []
     for row in rows:
         job = (row.topic, row.id)

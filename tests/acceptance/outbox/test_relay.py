@@ -233,24 +233,31 @@ async def test_rows_of_a_full_topic_wait_and_others_go_on(
     async with relaying(outbox_url, service):
         with database.transaction():
             database.execute(PUT, (http.topic, "1", "second"))
-            database.execute("SELECT deferd.put(%s, id => 'tagged', tags => array[%s])", (http.topic, http.topic))
+            for job_id in ("tagged", "again"):
+                database.execute("SELECT deferd.put(%s, id => %s, tags => array[%s])", (http.topic, job_id, http.topic))
+            database.execute(PUT, (http.topic, "needless, as the one before is there", "tagged"))
+            database.execute("SELECT deferd.cancel(%s, 'again')", (http.topic,))
+            database.execute(PUT, (http.topic, "after the cancel", "again"))
             database.execute(PUT, (other, "", "elsewhere"))
             database.execute(PUT, (http.topic, "2", "third"))
             database.execute(CANCEL, (http.topic, "third"))
-        await until(lambda: waiting(database) == ["second", "tagged"], "the rows that fit were sent")
+        there = ["second", "tagged", "tagged", "again"]
+        await until(lambda: waiting(database) == there, "the rows that fit were sent")
         assert ok(await http.get(f"/jobs/{other}/elsewhere"))["state"] == "ready"
 
         database.execute("SELECT deferd.cancel_tag(%s)", (http.topic,))
-        await until(lambda: waiting(database) == ["second"], "the cancel took back what waited")
+        await until(lambda: waiting(database) == ["second", "again"], "the cancel took back what waited")
 
         for number in range(20):
             database.execute(PUT, (other, "", f"other-{number}"))
-            await until(lambda: waiting(database) == ["second"], "another topic goes on")
+            await until(lambda: waiting(database) == ["second", "again"], "another topic goes on")
         attempts = sum(b'"second"' in (one.body or b"") for one in service.requests)
         assert attempts < 10, "the full topic is tried now and then"
         ok(await http.delete(http.job_path("first")))
+        await until(lambda: waiting(database) == ["again"], "there is room for one")
+        ok(await http.put(http.topic_path(), json={}))
         await until_sent(database)
-    assert await job_ids(http) == ["second"]
+    assert await job_ids(http) == ["again", "second"]
     assert refused(database) == {}
 
 
@@ -297,6 +304,13 @@ async def test_a_cancel_by_tag_cancels_what_was_put_before_it_and_nothing_else(
         for job_id in ("a", "b", "c", "d", "e"):
             database.execute(put, (http.topic, job_id, http.topic, "replace"))
         database.execute(put, (http.topic, "never-sent", http.topic, "keep"))
+        untagged = "SELECT deferd.put(%s, id => %s, on_conflict => %s)"
+        for job_id, later in (("needless", "keep"), ("replacing", "replace"), ("refused", "reject")):
+            database.execute(put, (http.topic, job_id, http.topic, "keep"))
+            database.execute(untagged, (http.topic, job_id, later))
+        database.execute(put, (http.topic, "again", http.topic, "keep"))
+        database.execute("SELECT deferd.cancel(%s, 'again')", (http.topic,))
+        database.execute(untagged, (http.topic, "again", "keep"))
         database.execute(put, (http.topic, "no-longer-tagged", http.topic, "keep"))
         database.execute("SELECT deferd.reschedule(%s, 'no-longer-tagged', tags => '{}')", (http.topic,))
         database.execute("SELECT deferd.cancel_tag(%s)", (http.topic,))
@@ -305,7 +319,8 @@ async def test_a_cancel_by_tag_cancels_what_was_put_before_it_and_nothing_else(
     service = WatchedService(shared_service.url)
     async with relaying(outbox_url, service):
         await until_sent(database)
-    assert await job_ids(http) == ["e", "f", "no-longer-tagged"]
+    assert await job_ids(http) == ["again", "e", "f", "no-longer-tagged", "replacing"]
+    assert refused(database) == {"refused": "job_exists"}
     assert not any(b"never-sent" in (one.body or b"") for one in service.requests)
     assert service.sent().count(("POST", "/jobs/cancel")) >= 3, "it was repeated until it was complete"
 
