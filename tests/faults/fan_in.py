@@ -10,7 +10,7 @@ import asyncio
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -61,19 +61,24 @@ class FanIn:
             task.cancel()
         ended = await asyncio.gather(*self._tasks, return_exceptions=True)
         failed = [repr(error) for error in ended if isinstance(error, Exception)]
+        wrong = [f"{line}; it is {await self._shown(name)}" for name, line in self._wrong()]
         await self._client.close()
-        return len(self._counts), [*failed, *self._wrong()]
+        return len(self._counts), [*failed, *wrong]
 
-    def _wrong(self) -> Sequence[str]:
-        wrong = []
+    async def _shown(self, name: str) -> str:
+        jobs = [f"{job.id} {job.state}" async for job in self._client.jobs(TOPIC, tag=f"batch:{name}")]
+        return f"{(await self._client.batch(name)).fields}, with {jobs}"
+
+    def _wrong(self) -> Iterator[tuple[str, str]]:
         for name, counts in self._counts.items():
             body = {"batch": name, **{outcome: counts[outcome] for outcome in OUTCOMES}}
             if list(self._puts[name].values()) != [body]:
-                wrong.append(f"batch {name} should have put {body}, and has put {[*self._puts[name].items()]}")
-        return wrong
+                yield name, f"batch {name} should have put {body}, and has put {[*self._puts[name].items()]}"
 
     async def _put_batches(self) -> None:
         number = 0
+        # Soon enough it is handed out again, if nobody has got it.
+        await self._repeated(partial(self._client.set_topic, COMPLETED, {"ttr": TTR_S}))
         while not self._stopping.is_set():
             name, number = f"batch-{number}", number + 1
             await self._repeated(partial(self._client.set_batch, name, on_end=COMPLETED))

@@ -89,6 +89,8 @@ def test_no_promise_is_broken_while_each_kind_of_fault_comes_once(tmp_path: Path
     assert outcome.flow_control.never_reached == []
     assert outcome.wrong_responses == []
     assert outcome.wrong_pushes == []
+    assert outcome.wrong_batches == []
+    assert outcome.batches > 50
     assert [found for found in outcome.members.broken if found] == []
     assert outcome.audit == []
     assert outcome.violations == []
