@@ -179,6 +179,7 @@ class Moving:
             thread.join(WAIT_S)
 
 
+@pytest.mark.slow
 def test_a_backup_has_each_acknowledged_job_once_while_jobs_move(folder: Path, shell: Shell, tmp_path: Path) -> None:
     acknowledged: list[list[Place]] = []
     with running_service(*SHELVING, data_dir=tmp_path / "service") as service, Moving(service.url) as moving:
@@ -238,6 +239,7 @@ def test_a_service_that_was_killed_is_backed_up(
     assert len(where_jobs_are(tmp_path / "restored")[1]) == SHELVED
 
 
+@pytest.mark.slow
 def test_a_damaged_file_of_the_shelf_is_not_restored(saved: Path, shell: Shell, tmp_path: Path) -> None:
     data_dir = tmp_path / "restored"
 
@@ -279,6 +281,7 @@ def test_a_damaged_shelf_is_not_backed_up(made: Path, folder: Path, shell: Shell
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_a_restore_moves_the_old_shelf_aside(saved: Path, shell: Shell, tmp_path: Path) -> None:
     with running_service(*SHELVING, data_dir=tmp_path / "old") as service:
         with Client(service.url) as client:

@@ -107,6 +107,7 @@ def test_jobs_on_the_shelf_come_back_when_they_are_due(tmp_path: Path) -> None:
     assert not (service.data_dir / "shelf.sock").exists()
 
 
+@pytest.mark.slow
 def test_the_death_of_the_shelf_delays_jobs_by_its_restart_only(tmp_path: Path) -> None:
     with shelving(tmp_path) as service, calls_of(service) as calls:
         put(calls, JOBS, delay=7)
@@ -144,6 +145,7 @@ def test_without_its_process_calls_that_need_the_shelf_fail_and_no_others(tmp_pa
         assert calls.get("/jobs/far/j0").status_code == 200
 
 
+@pytest.mark.slow
 def test_a_service_that_stops_kills_a_process_that_does_not_end(tmp_path: Path) -> None:
     with shelving(tmp_path) as service:
         pid = shelf_pid(service)
@@ -218,6 +220,7 @@ def test_without_the_setting_all_jobs_come_back(tmp_path: Path) -> None:
         assert "--shelf-after is not set: jobs on the shelf come back" in service.output()
 
 
+@pytest.mark.slow
 def test_a_shelf_whose_files_are_damaged_says_so_and_stops_nothing_else(tmp_path: Path) -> None:
     with shelving(tmp_path) as service, calls_of(service) as calls:
         put(calls, 3, delay=86_400, topic="far")
@@ -237,6 +240,7 @@ def test_a_shelf_whose_files_are_damaged_says_so_and_stops_nothing_else(tmp_path
         assert calls.get("/jobs/far/j0").status_code == 200
 
 
+@pytest.mark.slow
 def test_operators_see_the_shelf_and_that_it_hangs(tmp_path: Path) -> None:
     with shelving(tmp_path) as service, calls_of(service) as calls:
         shell = Shell(service.url)
