@@ -203,8 +203,6 @@ class _HttpServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Respond to waiting pops, give requests the drain timeout to finish, close the application."""
-        if self._owns_ports:
-            await admit_no_more(listener for listener, _ in self._listeners)
         self._connections.is_stopping = True
         # Not before the connections are told, so that the responses to waiting pops say `connection: close`.
         asyncio.get_running_loop().call_soon(self._application.state.drain)
@@ -222,11 +220,12 @@ class _HttpServer(uvicorn.Server):
         for server in self.servers:
             server.close()
         loop = asyncio.get_running_loop()
-        connecting = [
-            loop.connect_accepted_socket(make_protocol, connection)
-            for listener, make_protocol in listeners
-            for connection in last_connections(listener)
-        ]
+        connecting = []
+        for listener, make_protocol in listeners:
+            if self._owns_ports:
+                admit_no_more(listener)
+            waiting = list(last_connections(listener))
+            connecting += [loop.connect_accepted_socket(make_protocol, connection) for connection in waiting]
         for connected in list(self._connections.connected):
             connected.shutdown()
         await asyncio.gather(*connecting, return_exceptions=True)  # clients may have left meanwhile

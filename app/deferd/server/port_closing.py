@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ctypes
 import socket
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 _SO_ATTACH_FILTER = 26
 """Linux's; `socket` has no name for it."""
-_HANDSHAKE_S = 0.02
-"""How long a handshake that has begun may take to end: some round trips between two machines of one region."""
 
 _FLAGS_AT, _SYN, _SYN_OR_ACK = 13, 0x02, 0x12
 _DROP_FIRST_SEGMENTS = b"".join(
@@ -27,21 +24,19 @@ _DROP_FIRST_SEGMENTS = b"".join(
 )
 
 
-async def admit_no_more(listeners: Iterable[socket.socket]) -> None:
-    """Let the system drop each attempt to connect, and wait until handshakes that have begun are over.
+def admit_no_more(listener: socket.socket) -> None:
+    """Let the system drop each attempt to connect from now on. Close the port soon.
 
-    Between the last accept and the close of a port there is always time for one more connection, which the close
-    resets: a client that has sent a request cannot know whether it had an effect. An attempt that is dropped is
-    repeated by the client's system after a second, and then refused, as nobody listens any more. The filter belongs to
-    the port, not to this process: only who ends the whole service may call this. Where the system has no such filter
-    (other than Linux) the rest of a chance remains.
+    Between the last accept and the close there is always time for one more connection, which the close resets: a client
+    that has sent a request cannot know whether it had an effect. An attempt that is dropped is repeated by the client's
+    system after a second, which a proxy notices: the time until the close must be short. The filter belongs to the
+    port, not to this process: only who ends the whole service may call this. Where the system has no such filter (other
+    than Linux) some of a chance remains.
     """
     instructions = ctypes.create_string_buffer(_DROP_FIRST_SEGMENTS, len(_DROP_FIRST_SEGMENTS))
     program = struct.pack("HP", len(_DROP_FIRST_SEGMENTS) // 8, ctypes.addressof(instructions))  # struct sock_fprog
-    for listener in listeners:
-        with contextlib.suppress(OSError):
-            listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
-    await asyncio.sleep(_HANDSHAKE_S)
+    with contextlib.suppress(OSError):
+        listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
 
 
 def last_connections(listener: socket.socket) -> Iterator[socket.socket]:

@@ -76,8 +76,8 @@ async def supervise(settings: Settings, context: ServeContext, signals: StopSign
             await asyncio.wait(tasks)
             # The processes close theirs when they begin to drain: from then on connections are refused, not left
             # waiting.
-            await admit_no_more(context.listeners)
             for listener in context.listeners:
+                admit_no_more(listener)
                 listener.close()
             await _end(processes, settings.drain_idle_timeout + settings.drain_timeout)
         for keeper in done - {stopping}:  # a keeper only ends with an error
