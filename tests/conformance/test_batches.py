@@ -114,7 +114,7 @@ def test_it_must_exist_and_not_be_sealed(door: Door) -> None:
     with refused("batch_not_found"):
         door.delete_batch(door.topic)
     begin(door)
-    put(door, delay=60)
+    put(door, delay=60, on_end=None)
     seal(door)
     with refused("batch_sealed"):
         put(door, "b")

@@ -98,7 +98,7 @@ class EncodedPut(msgspec.Struct, frozen=True, gc=False):
     def end_topic(self) -> str | None:
         """The topic into which its end puts a job; None for a put without `on_end`."""
         on_end = self.extra.get("oe") if self.job[0] & _HAS_END else None
-        return None if on_end is None else on_end["topic"]
+        return on_end["topic"] if on_end else None  # False stands for null
 
     @property
     def extra(self) -> dict[str, Any]:
