@@ -206,6 +206,7 @@ def test_a_backup_has_each_acknowledged_job_once_while_jobs_move(folder: Path, s
         assert_sound(client)
 
 
+@pytest.mark.slow
 def test_a_stopped_service_is_backed_up_with_its_shelf(
     service: ServiceProcess, folder: Path, shell: Shell, tmp_path: Path
 ) -> None:

@@ -124,6 +124,7 @@ def test_the_death_of_the_shelf_delays_jobs_by_its_restart_only(tmp_path: Path) 
         assert "the shelf's process exited unexpectedly (signal 9" in service.output()
 
 
+@pytest.mark.slow
 def test_without_its_process_calls_that_need_the_shelf_fail_and_no_others(tmp_path: Path) -> None:
     with shelving(tmp_path) as service, calls_of(service) as calls:
         put(calls, 3, delay=86_400, topic="far")
@@ -185,6 +186,7 @@ def test_jobs_on_the_shelf_outlive_a_killed_service(tmp_path: Path) -> None:
         assert pid is not None
 
 
+@pytest.mark.slow
 def test_a_service_ends_the_shelf_of_a_killed_one_that_is_still_served(tmp_path: Path) -> None:
     with shelving(tmp_path, "--workers", "2") as service:
         with calls_of(service) as calls:
