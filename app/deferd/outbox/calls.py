@@ -209,7 +209,7 @@ def reschedule(
 ) -> Any:
     """Reschedule or change a job when the transaction of `connection` commits, with the arguments of `Client.change`.
 
-    A job that is reserved, dead, finished or gone by then stays as it is, and nobody is told: the relay notes it in its
+    A job that is reserved, dead, finished or gone by then stays as it is, without an error: the relay notes it in its
     debug log. A `cipher` encrypts a new body.
 
     Raises:

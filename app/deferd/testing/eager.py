@@ -154,7 +154,7 @@ class EagerJobs:
     async def put(self, fields: dict[str, Any], *, in_loop: bool, of_many: bool = False) -> tuple[int, dict[str, Any]]:
         """Perform `POST /jobs`; returns the status and the job as stored.
 
-        If it is one `of_many`, handlers that take batches wait for `run_due`.
+        With `of_many`, the job is one of several: handlers of batches run with the next `run_due`, on all of them.
         """
         status, job = self._stored(fields)
         response = _shown(job)

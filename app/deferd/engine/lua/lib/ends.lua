@@ -80,7 +80,7 @@ function ENDS.tell(id, record, what)
   redis.call('PUBLISH', 'deferd:ended', string.format('%s %s %.0f %s', topic, id, record.created, what))
 end
 
--- The record of a job that takes the place of a live one, of which this is the record: who waits for that waits for it.
+-- A put replaces the live job `raw` by `record`. Returns the record to store, with the note that somebody waits.
 function ENDS.in_place_of(raw, record)
   local is_read, extra = pcall(read_extra, raw)
   if not (is_read and extra.wt) then return record end
