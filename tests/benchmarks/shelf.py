@@ -24,13 +24,14 @@ import argparse
 import asyncio
 import contextlib
 import math
+import multiprocessing
 import random
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -341,26 +342,35 @@ def late(service: LastingService) -> float:
 @contextlib.contextmanager
 def moving(service: LastingService) -> Iterator[None]:
     """Put further jobs, MOVED_RATE a second, which move to the shelf."""
-    ended = threading.Event()
+    processes = multiprocessing.get_context("spawn")  # in a thread it would hold up the consumers of this process
+    has_put = processes.Event()
+    putter = processes.Process(target=put_steadily, args=(service.port, has_put), daemon=True)
+    putter.start()
+    try:
+        if not has_put.wait(60):
+            raise SystemExit("no job was put")
+        yield
+        if not putter.is_alive():
+            raise SystemExit("no jobs were put any more")
+    finally:
+        putter.terminate()
+        putter.join(10)
+
+
+def put_steadily(port: int, has_put: Event) -> None:
+    """Put MOVED_RATE jobs a second until terminated."""
 
     async def work() -> None:
-        [connection] = await raw_http.connect_many(service.port, 1)
+        [connection] = await raw_http.connect_many(port, 1)
         first, each = int(time.time() * 10_000), MOVED_RATE // 10  # ids that no earlier run has put
-        while not ended.is_set():
+        while True:
             began = time.perf_counter()
             await connection.call("POST", "/jobs/batch", {"jobs": [job(first + number) for number in range(each)]})
+            has_put.set()
             first += each
             await asyncio.sleep(max(0.1 - (time.perf_counter() - began), 0))
-        connection.close()
 
-    thread = threading.Thread(target=lambda: asyncio.run(work()), daemon=True)
-    thread.start()
-    try:
-        time.sleep(3)
-        yield
-    finally:
-        ended.set()
-        thread.join(10)
+    asyncio.run(work())
 
 
 STEPS: dict[str, Callable[[LastingService, int], None]] = {

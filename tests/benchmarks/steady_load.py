@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import random
 import threading
 import time
@@ -126,6 +127,7 @@ def steady_load(port: int, rate: int) -> Iterator[SteadyLoad]:
         except BaseException as error:  # noqa: BLE001 (raised again where the block ends)
             failed.append(error)
 
+    gc.freeze()  # a collection of all that a benchmark has imported would hold up the consumers for 50 ms
     thread = threading.Thread(target=work, daemon=True, name="steady-load")
     thread.start()
     started.wait()

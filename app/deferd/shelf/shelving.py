@@ -37,6 +37,10 @@ _TOPICS_PER_CALL = 250
 _BATCHES_PER_TURN = 4
 _LEAVING_TOGETHER = 500
 """Jobs of a batch out: the store takes some 2 ms to read them, and 2 ms to remove them."""
+_GENTLE_S, _GENTLY_TOGETHER, _GENTLE_PAUSES = 2.0, 100, 2
+"""For so long after none were to leave, batches are smaller, with a pause after each of so many times what it took:
+calls hardly wait for the store then. In usual use all have left by that time. If there are more, they leave as fast as
+they can."""
 _FIRSTS_PER_LOOK = 1000
 _OUTDATED_MAX = 1000
 _REASONS_LOGGED = 20
@@ -85,6 +89,7 @@ class _Leaving:
         self._after_ms = after_ms
         self._scan_at_s = monotonic() + wait_s
         self._turns: deque[_Turn] = deque()
+        self._gentle_until_s = 0.0
         self._rests: dict[str, tuple[float, float]] = {}
         """By topic: until when it is left alone, and for how long."""
 
@@ -99,6 +104,7 @@ class _Leaving:
                 self._scan_at_s = monotonic() + PAUSE_S
             if not self._turns:
                 await asyncio.sleep(max(self._scan_at_s - monotonic(), 0.0))
+                self._gentle_until_s = monotonic() + _GENTLE_S
                 continue
             turn = self._turns.popleft()
             try:
@@ -139,12 +145,17 @@ class _Leaving:
             raise StoreUnavailable("jobs stay in the store while the shelf's files are compacted")
         from_ms = await self._shelving.now_ms(turn.topic) + self._after_ms
         for _ in range(_BATCHES_PER_TURN):
+            began_s = monotonic()
+            is_gentle = began_s < self._gentle_until_s
+            most = _GENTLY_TOGETHER if is_gentle else _LEAVING_TOGETHER
             try:
                 looked_at, left = await self._shelving.mover.move_out(
-                    turn.topic, from_ms, pass_over=turn.stayed, most=_LEAVING_TOGETHER
+                    turn.topic, from_ms, pass_over=turn.stayed, most=most
                 )
             finally:
                 self._shelving.returning.note(turn.topic)
+            if is_gentle:
+                await asyncio.sleep((monotonic() - began_s) * _GENTLE_PAUSES)
             turn.left += left
             turn.stayed += looked_at - left
             if looked_at == 0:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from deferd.contract.errors import StoreUnavailable
+from deferd.engine.redis_keys import Keys
 from deferd.shelf import shelving
-from deferd.shelf.shelving import Failures, _Returning
+from deferd.shelf.shelving import Failures, _Leaving, _Returning
 
 AHEAD_MS = 1000
 
@@ -113,6 +117,44 @@ async def test_jobs_that_do_not_come_back_are_an_error(monkeypatch: pytest.Monke
     monkeypatch.setattr(shelf, "move_in", none_moves)
     assert await look._look() == shelving.RETRY_S
     assert look._aside.keys() == {"a"}
+
+
+async def test_jobs_leave_in_small_batches_with_pauses_and_then_as_fast_as_they_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shelving, "_GENTLE_S", 0.05)
+    batches: list[tuple[int, float, float]] = []
+    has_sped_up = asyncio.Event()
+
+    class Endless(Shelf):
+        async def is_compaction_behind(self) -> bool:
+            return False
+
+        async def run(self, *_: object) -> list[bytes]:
+            return [b"", b"a"]
+
+        async def move_out(self, _: str, __: int, *, pass_over: int, most: int) -> tuple[int, int]:
+            assert pass_over == 0
+            began_s = monotonic()
+            await asyncio.sleep(0.002)
+            batches.append((most, began_s, monotonic()))
+            if most == 500:
+                has_sped_up.set()
+            return most, most
+
+    shelf: Any = Endless()
+    shelf.keys, shelf.scripts = Keys(1), shelf
+    shelf.returning = SimpleNamespace(note=lambda topic: None)
+    leaving = asyncio.create_task(_Leaving(shelf, AHEAD_MS, wait_s=0.01).run())
+    async with asyncio.timeout(30):
+        await has_sped_up.wait()
+    leaving.cancel()
+
+    sizes = [most for most, _, _ in batches]
+    assert sizes[0] == 100
+    assert sizes == sorted(sizes)
+    for (most, began_s, ended_s), (_, next_s, _) in pairwise(batches):
+        assert next_s - ended_s >= 2 * (ended_s - began_s) - 0.001, most
 
 
 def test_a_reason_is_logged_once_until_everything_works_again(caplog: pytest.LogCaptureFixture) -> None:
