@@ -127,6 +127,7 @@ def steady_load(port: int, rate: int) -> Iterator[SteadyLoad]:
         except BaseException as error:  # noqa: BLE001 (raised again where the block ends)
             failed.append(error)
 
+    gc.collect()
     gc.freeze()  # a collection of all that a benchmark has imported would hold up the consumers for 50 ms
     thread = threading.Thread(target=work, daemon=True, name="steady-load")
     thread.start()
@@ -138,5 +139,6 @@ def steady_load(port: int, rate: int) -> Iterator[SteadyLoad]:
         with contextlib.suppress(RuntimeError):  # its loop has ended
             loops[0].call_soon_threadsafe(load.stop)
         thread.join(2 * GRACE_S)
+        gc.unfreeze()
     if failed:
         raise failed[0]

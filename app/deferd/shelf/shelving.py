@@ -38,9 +38,9 @@ _BATCHES_PER_TURN = 4
 _LEAVING_TOGETHER = 500
 """Jobs of a batch out: the store takes some 2 ms to read them, and 2 ms to remove them."""
 _GENTLE_S, _GENTLY_TOGETHER, _GENTLE_PAUSES = 2.0, 100, 2
-"""For so long after none were to leave, batches are smaller, with a pause after each of so many times what it took:
-calls hardly wait for the store then. In usual use all have left by that time. If there are more, they leave as fast as
-they can."""
+"""When jobs begin to leave, batches are smaller for so long, with a pause after each of so many times what it took:
+calls hardly wait for the store. In usual use all have left by then. If there are more, they leave as fast as they can.
+"""
 _FIRSTS_PER_LOOK = 1000
 _OUTDATED_MAX = 1000
 _REASONS_LOGGED = 20
@@ -104,7 +104,6 @@ class _Leaving:
                 self._scan_at_s = monotonic() + PAUSE_S
             if not self._turns:
                 await asyncio.sleep(max(self._scan_at_s - monotonic(), 0.0))
-                self._gentle_until_s = monotonic() + _GENTLE_S
                 continue
             turn = self._turns.popleft()
             try:
@@ -137,29 +136,33 @@ class _Leaving:
             self._shelving.failures.clear(f"{OUT} {topic}")
         taken = {turn.topic for turn in self._turns}
         resting = {topic for topic, (until_s, _) in self._rests.items() if until_s > now_s}
+        if not taken and not self._rests:  # else jobs may have waited for long
+            self._gentle_until_s = now_s + _GENTLE_S
         self._turns.extend(_Turn(topic) for topic in sorted(found - taken - resting))
 
     async def _take(self, turn: _Turn) -> bool:
         """Whether more jobs of the topic may leave."""
         if await self._shelving.mover.is_compaction_behind():
             raise StoreUnavailable("jobs stay in the store while the shelf's files are compacted")
-        from_ms = await self._shelving.now_ms(turn.topic) + self._after_ms
         for _ in range(_BATCHES_PER_TURN):
             began_s = monotonic()
             is_gentle = began_s < self._gentle_until_s
             most = _GENTLY_TOGETHER if is_gentle else _LEAVING_TOGETHER
+            from_ms = await self._shelving.now_ms(turn.topic) + self._after_ms
             try:
                 looked_at, left = await self._shelving.mover.move_out(
                     turn.topic, from_ms, pass_over=turn.stayed, most=most
                 )
             finally:
                 self._shelving.returning.note(turn.topic)
-            if is_gentle:
-                await asyncio.sleep((monotonic() - began_s) * _GENTLE_PAUSES)
             turn.left += left
             turn.stayed += looked_at - left
             if looked_at == 0:
                 return False
+            if is_gentle:
+                ended_s = monotonic()
+                pause_s = (ended_s - began_s) * _GENTLE_PAUSES
+                await asyncio.sleep(max(min(pause_s, self._gentle_until_s - ended_s), 0.0))
         return True
 
     def _end(self, turn: _Turn) -> None:

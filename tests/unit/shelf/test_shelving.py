@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
-from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
@@ -119,42 +116,64 @@ async def test_jobs_that_do_not_come_back_are_an_error(monkeypatch: pytest.Monke
     assert look._aside.keys() == {"a"}
 
 
-async def test_jobs_leave_in_small_batches_with_pauses_and_then_as_fast_as_they_can(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(shelving, "_GENTLE_S", 0.05)
-    batches: list[tuple[int, float, float]] = []
-    has_sped_up = asyncio.Event()
+class Emptied(Exception):
+    """All jobs have left, also those that were put later."""
 
-    class Endless(Shelf):
-        async def is_compaction_behind(self) -> bool:
-            return False
 
-        async def run(self, *_: object) -> list[bytes]:
-            return [b"", b"a"]
+class Leavers(Shelf):
+    """A topic of which `jobs` leave; `later` are put when all have.
 
-        async def move_out(self, _: str, __: int, *, pass_over: int, most: int) -> tuple[int, int]:
-            assert pass_over == 0
-            began_s = monotonic()
-            await asyncio.sleep(0.002)
-            batches.append((most, began_s, monotonic()))
-            if most == 500:
-                has_sped_up.set()
-            return most, most
+    A move takes MOVE_S of a clock that only moves and pauses advance.
+    """
 
-    shelf: Any = Endless()
-    shelf.keys, shelf.scripts = Keys(1), shelf
-    shelf.returning = SimpleNamespace(note=lambda topic: None)
-    leaving = asyncio.create_task(_Leaving(shelf, AHEAD_MS, wait_s=0.01).run())
-    async with asyncio.timeout(30):
-        await has_sped_up.wait()
-    leaving.cancel()
+    MOVE_S = 0.01
 
-    sizes = [most for most, _, _ in batches]
-    assert sizes[0] == 100
-    assert sizes == sorted(sizes)
-    for (most, began_s, ended_s), (_, next_s, _) in pairwise(batches):
-        assert next_s - ended_s >= 2 * (ended_s - began_s) - 0.001, most
+    def __init__(self, jobs: int, later: int) -> None:
+        super().__init__()
+        self.clock_s = 1000.0
+        self.jobs, self.later = jobs, [later]
+        self.steps: list[tuple[str, float]] = []
+        self.keys, self.scripts = Keys(1), self
+        self.returning = SimpleNamespace(note=lambda _topic: None)
+
+    async def is_compaction_behind(self) -> bool:
+        return False
+
+    async def run(self, *_: object) -> list[bytes]:
+        return [b"", b"a"] if self.jobs else [b""]
+
+    async def move_out(self, _: str, __: int, *, pass_over: int, most: int) -> tuple[int, int]:
+        assert pass_over == 0
+        moved = min(most, self.jobs)
+        self.jobs -= moved
+        self.clock_s += self.MOVE_S
+        self.steps.append(("batch", moved))
+        return moved, moved
+
+    async def sleep(self, seconds: float) -> None:
+        self.clock_s += seconds
+        self.steps.append(("pause", round(seconds, 3)))
+        if self.jobs == 0:
+            if not self.later:
+                raise Emptied
+            self.jobs = self.later.pop()
+
+
+async def test_jobs_leave_in_small_batches_at_first_and_then_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf: Any = Leavers(30_000, later=300)
+    monkeypatch.setattr(shelving, "monotonic", lambda: shelf.clock_s)
+    monkeypatch.setattr(shelving, "asyncio", SimpleNamespace(sleep=shelf.sleep))
+    with pytest.raises(Emptied):
+        await _Leaving(shelf, AHEAD_MS, wait_s=0.0).run()
+
+    small = shelf.steps.index(("batch", 500)) // 2
+    pause_s = 2 * Leavers.MOVE_S
+    assert shelf.steps[: 2 * small - 1] == [("batch", 100), ("pause", pause_s)] * (small - 1) + [("batch", 100)]
+    assert small * (Leavers.MOVE_S + pause_s) == pytest.approx(2.0, abs=0.03)
+    large = (30_000 - small * 100) // 500
+    assert shelf.steps[2 * small : 2 * small + large] == [("batch", 500)] * large
+    batches = [moved for step, moved in shelf.steps if step == "batch" and moved]
+    assert batches[-3:] == [100, 100, 100]
 
 
 def test_a_reason_is_logged_once_until_everything_works_again(caplog: pytest.LogCaptureFixture) -> None:
