@@ -134,8 +134,7 @@ def fill(service: LastingService, jobs: int, rate: int = RATE) -> None:
         put_s = time.perf_counter() - began
         left = jobs
         while left:
-            delayed, on_shelf = shelved(service)
-            left = delayed - on_shelf
+            left = in_store(service)
             most = max(most, left)
             time.sleep(0.5)
     seconds = time.perf_counter() - began
@@ -321,15 +320,23 @@ def moved_out(service: LastingService) -> int:
 
 
 def await_moves(service: LastingService) -> None:
-    """Wait until what is put moves, and little is left of what was put before: after a restart none does for KEPT_S."""
-    before, end_s = moved_out(service), time.perf_counter() + 3 * KEPT_S
-    left = math.inf
-    while left > 2 * MOVED_RATE or moved_out(service) == before:
+    """Wait until what is put moves, and what was put before has moved: after a restart nothing does for KEPT_S."""
+    before, end_s = moved_out(service), time.perf_counter() + 2 * KEPT_S
+    while moved_out(service) == before:
         if time.perf_counter() > end_s:
-            raise SystemExit(f"{left:,} jobs have not moved after {3 * KEPT_S:.0f} s")
+            raise SystemExit(f"no job has moved for {2 * KEPT_S:.0f} s")
         time.sleep(0.5)
-        delayed, on_shelf = shelved(service)
-        left = delayed - on_shelf
+    fewer, seconds = math.inf, 3
+    while fewer > MOVED_RATE:  # jobs that are due soon stay
+        before = in_store(service)
+        time.sleep(seconds)
+        fewer = before - in_store(service)
+
+
+def in_store(service: LastingService) -> int:
+    """How many jobs are delayed in the store."""
+    delayed, on_shelf = shelved(service)
+    return delayed - on_shelf
 
 
 def late(service: LastingService) -> float:
