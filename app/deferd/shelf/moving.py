@@ -85,10 +85,12 @@ class HeldIds:
         held = self._of_newest if asked.generation == self._newest else self._of_oldest
         if asked.generation not in {self._newest, self.oldest} or topic not in held:
             return
+        held_ids = held[topic]
         for job_id in asked.ids:
-            held[topic][job_id] -= 1
-            if held[topic][job_id] <= 0:
-                del held[topic][job_id]
+            if held_ids[job_id] > 1:
+                held_ids[job_id] -= 1
+            else:
+                held_ids.pop(job_id, None)
 
     def without(self, topic: str, jobs: Iterable[Job]) -> list[Job]:
         """Those of the jobs that are not held."""
@@ -238,8 +240,8 @@ class Mover:
         if topic not in self._topics and monotonic() >= self._all_topics_known_at_s:
             return NOT_ASKED
         move = self._unsettled.get(topic)
-        moving = () if move is None else move.ids
-        if to_load := [job_id for job_id in ids if job_id in moving or self._rows.may_have(topic, job_id)]:
+        moving = set() if move is None else set(ids).intersection(move.ids)
+        if to_load := [*moving, *self._rows.may_have(topic, [job_id for job_id in ids if job_id not in moving])]:
             await self._load(topic, to_load)
             if unreadable := self._rows.unreadable(topic, to_load):
                 raise StoreUnavailable(
