@@ -164,7 +164,7 @@ def stuff(service: LastingService, jobs: int) -> None:
             if start % 10_000_000 < BATCH:
                 print(f"    {start:,}", flush=True)
     service.start()
-    known, _ = shelved(service)  # of an empty topic the service has counted the rows itself
+    known, _ = shelved(service)  # if the store knew of none, the service has counted the rows itself
     with service.client() as client:
         for field, change in (("jobs", jobs - known), ("bytes", size), ("tags", 0)):
             client.hincrby(f"deferd:{{0}}:{TOPIC}:shelf", field, change)

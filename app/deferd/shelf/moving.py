@@ -240,8 +240,10 @@ class Mover:
         if topic not in self._topics and monotonic() >= self._all_topics_known_at_s:
             return NOT_ASKED
         move = self._unsettled.get(topic)
-        moving = set() if move is None else set(ids).intersection(move.ids)
-        if to_load := [*moving, *self._rows.may_have(topic, [job_id for job_id in ids if job_id not in moving])]:
+        in_move = frozenset(() if move is None else move.ids)
+        moving = [job_id for job_id in ids if job_id in in_move]
+        others = [job_id for job_id in ids if job_id not in in_move]
+        if to_load := [*moving, *self._rows.may_have(topic, others)]:
             await self._load(topic, to_load)
             if unreadable := self._rows.unreadable(topic, to_load):
                 raise StoreUnavailable(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
@@ -25,12 +26,13 @@ from deferd.engine.script_arguments import NO_BOUNDS
 from deferd.engine.scripts import Scripts
 from deferd.engine.shelf import Asked, Job, ShelfCalls
 from deferd.shelf.moving import FilesClosed, Mover
-from deferd.shelf.rows import Rows
+from deferd.shelf.rows import Move, Rows
 from deferd.store.connection import Store, connect
 from tests.drawn_input import drawn
 from tests.integration.engine.engine_driver import TOPIC
 from tests.integration.store.store_servers import StoreServer
 from tests.shelving import ShelfInProcess, Shelved, let_go
+from tests.waiting import until
 
 IDS = ("a", "b", "c", "d", "e")
 FAR_S, NEAR_S = 100_000, 50
@@ -371,6 +373,28 @@ async def test_ids_that_were_asked_for_do_not_leave_the_store(world: World) -> N
     assert [job.id for job in world.rows.jobs(TOPIC, IDS)] == ["b", "d"]
     let_go(world.mover)
     assert await world.mover.move_out(TOPIC, 0) == (2, 2)
+
+
+async def test_a_call_for_a_job_that_is_about_to_leave_has_it_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its row is not written yet: that it has none does not mean that it stays. A put would store a second job."""
+    await put_far(world, "a", "b")
+    begin, may_begin = world.rows.begin, threading.Event()
+
+    def begin_later(move: Move, jobs: Sequence[Job] = ()) -> None:
+        assert may_begin.wait(10)
+        begin(move, jobs)
+
+    monkeypatch.setattr(world.rows, "begin", begin_later)
+    leaving = asyncio.create_task(world.mover.move_out(TOPIC, 0))
+    await until(lambda: TOPIC in world.mover._unsettled, "the batch has begun to leave")
+    asking = asyncio.create_task(world.mover.load(TOPIC, ["c", "b", "b"]))
+    await asyncio.sleep(0)  # it has asked
+    may_begin.set()
+    assert await leaving == (2, 2)
+    await asking
+    assert [job.id for job in world.rows.jobs(TOPIC, IDS)] == ["a"]
 
 
 async def test_ids_leave_the_store_once_all_puts_that_asked_for_them_have_ended(world: World) -> None:

@@ -45,8 +45,8 @@ def test_a_read_ends_where_the_rows_of_others_begin(tmp_path: Path, *, reverse: 
 
 @pytest.mark.slow
 def test_reads_do_not_pass_over_all_that_was_ever_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A topic is filled and emptied all the time: what was deleted is compacted, also where little else was written."""
-    chance, most = Random(1), 100_000  # some 70,000 fit in memory
+    """A topic is filled and emptied all the time: what was deleted is compacted, also before its files are so many."""
+    chance, most = Random(1), 120_000  # up to 90,000 puts and deletions are in memory
 
     def options() -> ReadOptions:
         made = ReadOptions()
@@ -55,7 +55,7 @@ def test_reads_do_not_pass_over_all_that_was_ever_deleted(tmp_path: Path, monkey
 
     with Rows(tmp_path) as rows:
         rows._on_disk.sync = False
-        for number in range(400):
+        for number in range(500):
             jobs = [row(f"j{number}-{at}", chance.randrange(10**9), []) for at in range(250)]
             ids = tuple(job.id for job in jobs)
             rows.begin(Move("a", OUT, 1, "token", ids), jobs)
@@ -67,16 +67,16 @@ def test_reads_do_not_pass_over_all_that_was_ever_deleted(tmp_path: Path, monkey
 
 
 def await_compaction(rows: Rows) -> None:
-    """Wait until nothing is left to compact. Its threads run only when no other does, so that may take long."""
+    """Wait until nothing is left to compact. The threads that do it run only when no other does: that may take long."""
     work = ("mem-table-flush-pending", "num-running-flushes", "compaction-pending", "num-running-compactions")
 
     def left() -> int:
         tables = rows._tables.values()
         return sum(table.property_int_value(f"rocksdb.{kind}") or 0 for table in tables for kind in work)
 
-    end_s = monotonic() + 120
+    end_s = monotonic() + 500
     while left():
-        assert monotonic() < end_s, "files are still compacted after two minutes"
+        assert monotonic() < end_s, "files are still compacted"
         sleep(0.05)
 
 
