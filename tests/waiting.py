@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 BUSY_S = 5.0
 """What a bound on a duration allows for a busy machine; a wait that the bound excludes must take longer than that."""
+IDLE_S = 500.0
+"""The same for work of threads that run only when no other does, as those that compact the shelf's files."""
 
 
 async def until(holds: Callable[[], bool], what: str, *, within_s: float = 20.0) -> None:

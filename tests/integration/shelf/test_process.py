@@ -35,7 +35,7 @@ from deferd.store.data_dir import DataDirectory
 from deferd.store.preflight import StoreRefused
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver
 from tests.integration.store.store_servers import StoreServer
-from tests.waiting import until
+from tests.waiting import IDLE_S, until
 
 FAR_S = 100_000
 HOUR_MS = 3_600_000
@@ -383,7 +383,7 @@ async def test_jobs_stay_in_the_store_while_compaction_is_behind(
         await until(lambda: "while the shelf's files are compacted" in caplog.text, "it is logged")
         assert rows.count() == 0
         jobs.set_options({"disable_auto_compactions": "false"})
-        await until(lambda: rows.count() == 1, "the job leaves")
+        await until(lambda: rows.count() == 1, "the job leaves", within_s=IDLE_S)
         running.cancel()
         await asyncio.wait({running})
         await mover.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
-from time import monotonic, sleep
 
 import orjson
 import pytest
@@ -13,6 +12,7 @@ from rocksdict import ReadOptions
 import deferd.shelf.rows as rows_module
 from deferd.engine.shelf import Job, Wanted
 from deferd.shelf.rows import IN, OUT, Move, Rows
+from tests.waiting import IDLE_S, wait_until
 
 TOPICS = ("a", "b", "b#1")
 
@@ -67,17 +67,13 @@ def test_reads_do_not_pass_over_all_that_was_ever_deleted(tmp_path: Path, monkey
 
 
 def await_compaction(rows: Rows) -> None:
-    """Wait until nothing is left to compact. The threads that do it run only when no other does: that may take long."""
     work = ("mem-table-flush-pending", "num-running-flushes", "compaction-pending", "num-running-compactions")
 
-    def left() -> int:
+    def is_done() -> bool:
         tables = rows._tables.values()
-        return sum(table.property_int_value(f"rocksdb.{kind}") or 0 for table in tables for kind in work)
+        return not any(table.property_int_value(f"rocksdb.{kind}") for table in tables for kind in work)
 
-    end_s = monotonic() + 500
-    while left():
-        assert monotonic() < end_s, "files are still compacted"
-        sleep(0.05)
+    wait_until(is_done, IDLE_S, "nothing is left to compact")
 
 
 def test_what_rocksdb_tells_about_its_work_does_not_fill_the_disk(tmp_path: Path) -> None:
