@@ -5,7 +5,6 @@ Small disks are real file systems, which only root can mount.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -20,6 +19,7 @@ import pytest
 from deferd.store.disk import write_fault
 from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.file_systems import fill, mounted
 from tests.integration.store.store_servers import StoreServer
 from tests.waiting import wait_until
 
@@ -31,24 +31,12 @@ FULL = "No space left on device"
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 1 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,mode=700", "tmpfs", folder], check=False)
-    if mounted.returncode:
-        pytest.skip("this user may not mount a file system")
-    yield folder
-    subprocess.run(["umount", "--lazy", folder], check=True)
+    with mounted(tmp_path / "disk", "tmpfs", size="1m") as folder:
+        yield folder
 
 
 def remount(disk: Path, options: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{options}", disk], check=True)
-
-
-def fill(disk: Path) -> None:
-    with contextlib.suppress(OSError), (disk / "temp-filler").open("wb") as file:
-        while True:
-            file.write(bytes(4096))
-            file.flush()
 
 
 def put_until_it_fails(service: ServiceProcess) -> dict[str, Any]:

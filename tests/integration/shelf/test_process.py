@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -33,6 +32,7 @@ from deferd.store.backup import FilesChanged
 from deferd.store.connection import Store
 from deferd.store.data_dir import DataDirectory
 from deferd.store.preflight import StoreRefused
+from tests.file_systems import fill, mounted
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver
 from tests.integration.store.store_servers import StoreServer
 from tests.waiting import IDLE_S, until
@@ -252,23 +252,14 @@ async def test_an_error_of_the_files_is_named_and_logged_once(
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 24 MiB."""
-    folder = tmp_path / "shelf"
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m,mode=700", "tmpfs", folder], check=False)
-    if mounted.returncode:
-        pytest.skip("this user may not mount a file system")
-    yield folder
-    subprocess.run(["umount", "--lazy", folder], check=True)
+    with mounted(tmp_path / "shelf", "tmpfs", size="24m") as folder:
+        yield folder
 
 
 async def test_a_full_disk_is_named_and_jobs_can_be_moved_when_it_has_room(
     small_disk: Path, shelf: Running, driver: EngineDriver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    filler = small_disk / "temp-filler"
-    with contextlib.suppress(OSError), filler.open("wb") as file:
-        while True:
-            file.write(bytes(4096))
-            file.flush()
+    filler = fill(small_disk)
     await put_far(driver, *(f"d{at}" for at in range(100)), body="x" * 1000)
     await until(lambda: "No space left on device" in caplog.text, "jobs cannot be moved out")
     with pytest.raises(StoreUnavailable, match="No space left on device"):

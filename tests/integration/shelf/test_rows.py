@@ -12,6 +12,7 @@ from rocksdict import ReadOptions
 import deferd.shelf.rows as rows_module
 from deferd.engine.shelf import Job, Wanted
 from deferd.shelf.rows import IN, OUT, Move, Rows
+from tests.file_systems import mounted
 from tests.waiting import IDLE_S, wait_until
 
 TOPICS = ("a", "b", "b#1")
@@ -81,3 +82,22 @@ def test_what_rocksdb_tells_about_its_work_does_not_fill_the_disk(tmp_path: Path
         with Rows(tmp_path) as rows:
             rows.count_start()
     assert len(list(tmp_path.glob("LOG*"))) <= 5
+
+
+def test_compaction_passes_by_the_page_cache_where_the_file_system_can(tmp_path: Path) -> None:
+    assert passes_by_the_page_cache(tmp_path / "usual")
+    with mounted(tmp_path / "in-memory", "ramfs") as memory:
+        assert not passes_by_the_page_cache(memory / "shelf")
+
+
+def passes_by_the_page_cache(folder: Path) -> bool:
+    """Write, compact and read files in the folder; whether RocksDB does the first two past the page cache."""
+    jobs = [row(f"j{n:03}", 1000 + n, ["x"]) for n in range(250)]
+    with Rows(folder) as rows:
+        rows.begin(Move("a", OUT, 1, "token", tuple(job.id for job in jobs)), jobs)
+        for table in rows._tables.values():
+            table.flush()
+            table.compact_range(None, None)
+        assert rows.jobs("a", [job.id for job in jobs]) == jobs
+    [line] = [line for line in (folder / "LOG").read_text().splitlines() if "use_direct_io_for_flush" in line]
+    return line.endswith(": 1")
