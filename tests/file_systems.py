@@ -12,7 +12,7 @@ import pytest
 
 @contextlib.contextmanager
 def mounted(folder: Path, kind: str, *, size: str | None = None) -> Iterator[Path]:
-    """Make the folder, a file system of this kind until the block ends; skips the test of a user who may not."""
+    """Make the folder, a file system of this kind until the block ends. The test of a user who may not is skipped."""
     folder.mkdir()
     options = "mode=700" if size is None else f"size={size},mode=700"
     if subprocess.run(["mount", "-t", kind, "-o", options, kind, folder], check=False).returncode:

@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -150,13 +151,15 @@ def make_replica_lag(primary: StoreServer, replica: StoreServer, pool: str, *, b
             # On a busy machine the replica may have the ballast already, so that the buffers are empty again.
             is_ballast_pending = not client.connection.can_read(timeout=0)
             before = {key.decode() for key in client.connection.read_response()}
-        end_s = time.monotonic() + IN_DOUBT_S
-        while is_ballast_pending and time.monotonic() < end_s:
-            if in_doubt := stored_ids(primary, pool) - before:
-                return in_doubt
-            time.sleep(0.01)
-        replica.unpause()  # too late, or a batch had begun just before
-        primary.command("WAIT", 1, 3000)
+            end_s = time.monotonic() + IN_DOUBT_S
+            while is_ballast_pending and time.monotonic() < end_s:
+                if in_doubt := stored_ids(primary, pool) - before:
+                    return in_doubt
+                time.sleep(0.01)
+            replica.unpause()  # too late, or a batch had begun just before
+            # Until the replica has read the ballast it confirms no puts, so none would follow the next attempt. For a
+            # connection that has written nothing WAIT waits for nothing, so it is this one's.
+            wait_until(partial(client.wait, 1, 1000), SETTLE_S, "the replica has the ballast")
     return set()
 
 

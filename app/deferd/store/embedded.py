@@ -21,6 +21,7 @@ from redis.exceptions import RedisError
 from deferd.store import reaper_process
 from deferd.store.data_dir import DataDirectory, lock_within
 from deferd.store.preflight import StoreRefused
+from deferd.store.rewrite_priority import let_others_go_before_rewrites
 from deferd.store.server_info import LoadProgress
 from deferd.store.supervision import keep_running
 from deferd.store.task_cancellation import cancel_and_wait
@@ -128,7 +129,11 @@ class EmbeddedStore:
     async def _ended(self) -> str:
         """Wait until the store has ended; returns why."""
         process = cast("ValkeyProcess", self._process)  # supervised from its first launch on
-        await process.wait()
+        rewrites = asyncio.create_task(let_others_go_before_rewrites(process.pid), name="store-rewrites")
+        try:
+            await process.wait()
+        finally:
+            await cancel_and_wait({rewrites})
         return await process.exit_reason()
 
     async def _stop_predecessor(self) -> None:

@@ -27,6 +27,7 @@ from deferd.store.connection import Store, connect
 from deferd.store.data_dir import DataDirectory
 from deferd.store.embedded import EmbeddedStore
 from deferd.store.preflight import StoreRefused, check
+from deferd.store.rewrite_priority import NICE
 from tests.waiting import BUSY_S, until
 
 WAIT_S = 20.0
@@ -94,6 +95,22 @@ async def test_every_change_is_on_disk_before_it_is_acknowledged(data_dir: Path)
         assert settings["appendfsync"] == "always"
         assert (await store.client.config_get("maxmemory-policy"))["maxmemory-policy"] == "noeviction"
         assert (await store.client.config_get("port"))["port"] == "0"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it is done on Linux")
+async def test_a_rewrite_of_its_file_comes_after_others(data_dir: Path) -> None:
+    async with running(data_dir) as (embedded, store):
+        children = Path(f"/proc/{embedded.pid}/task/{embedded.pid}/children")
+
+        def priorities() -> list[int]:
+            return [os.getpriority(os.PRIO_PROCESS, int(child)) for child in children.read_text().split()]
+
+        await store.client.mset({f"key{n}": n for n in range(100)})
+        await store.client.config_set("rdb-key-save-delay", 200_000)  # for each key, in us
+        await store.client.bgrewriteaof()
+        await until(lambda: priorities() == [NICE], "the rewrite has a lower priority")
+        assert embedded.pid is not None
+        assert os.getpriority(os.PRIO_PROCESS, embedded.pid) == os.getpriority(os.PRIO_PROCESS, 0)
 
 
 async def test_a_second_owner_is_refused_with_the_process_id_of_the_first(data_dir: Path) -> None:
