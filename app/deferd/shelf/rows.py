@@ -104,7 +104,7 @@ class Rows:
             shutil.rmtree(abandoned, ignore_errors=True)
         cache = Cache(_CACHE_BYTES)
         tables = {name: _options(cache, is_index=name != _JOBS) for name in TABLES}
-        self._db = _opened(folder, _options(cache, is_index=True), tables)
+        self._db = _open_files(folder, _options(cache, is_index=True), tables)
         _let_others_go_first()
         self._tables = {name: self._db.get_column_family(name) for name in tables}
         self._handles = {name: self._db.get_column_family_handle(name) for name in self._tables}
@@ -482,7 +482,7 @@ class Rows:
         return sum(1 for _ in self._tables[table].keys(from_key=start, read_opt=_ending_before(end)))
 
 
-def _opened(folder: Path, options: Options, tables: dict[str, Options]) -> Rdict:
+def _open_files(folder: Path, options: Options, tables: dict[str, Options]) -> Rdict:
     """Open the files. What is written to them passes by the page cache, if the file system can do that.
 
     Else it goes to the disk all at once, at the end of a file, and the store's next write waits for that.
