@@ -37,6 +37,13 @@ def is_secure(scope: Scope) -> bool:
     return scope.get("scheme") == "https" or first.strip().lower() == b"https"
 
 
+def _path_of_referer(scope: Scope) -> str:
+    try:
+        return urlsplit(header(scope, b"referer").decode("latin-1")).path
+    except ValueError:  # such as brackets that are not closed, which no browser sends
+        return ""
+
+
 def cookie_paths(scope: Scope) -> list[str]:
     """The path of the console as the browser sees it, below the prefix that a proxy strips; `/` if it cannot be known.
 
@@ -44,7 +51,7 @@ def cookie_paths(scope: Scope) -> list[str]:
     one. A page whose path has `console` in it again, such as the page of a topic with this name, has several
     candidates.
     """
-    path = urlsplit(header(scope, b"referer").decode("latin-1")).path
+    path = _path_of_referer(scope)
     if path.endswith(scope["path"]):
         prefixes = [path.removesuffix(scope["path"])]
     elif path.endswith("/"):
@@ -58,7 +65,7 @@ def forwarded_prefix(scope: Scope) -> str:
     """The prefix that a proxy strips, if `X-Forwarded-Prefix` or the URL of a page that is polling says it."""
     prefix = header(scope, b"x-forwarded-prefix").partition(b",")[0].strip().decode("latin-1").rstrip("/")
     if not prefix:
-        path = urlsplit(header(scope, b"referer").decode("latin-1")).path
+        path = _path_of_referer(scope)
         prefix = path.removesuffix(scope["path"]) if path.endswith(scope["path"]) and scope["path"] != "/" else ""
     return prefix if _COOKIE_PATH.fullmatch(f"{prefix}/") else ""
 

@@ -16,6 +16,7 @@ own could switch on retries, and a put must never be sent twice.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 from urllib.parse import SplitResult, parse_qsl, unquote, unquote_to_bytes, urlsplit
@@ -72,14 +73,11 @@ def parse_store_url(url: str) -> StoreUrl:
     Raises:
         StoreUrlError: the text is not a store URL, or has an option or a part that this kind of store does not support.
     """
-    try:
-        parts = urlsplit(url.strip())
-    except ValueError:
-        _refuse("a well-formed URL")
+    netloc, parts = _split(url.strip())
     kind = _KINDS.get(parts.scheme)
     if kind is None:
         _refuse("a store URL that begins with " + ", ".join(f"{scheme}://" for scheme in _KINDS))
-    login, _, hosts = parts.netloc.rpartition("@")
+    login, _, hosts = netloc.rpartition("@")
     name, colon, password = login.partition(":")
     options = _options(parts, kind)
     return StoreUrl(
@@ -98,6 +96,19 @@ def parse_store_url(url: str) -> StoreUrl:
             (option, _tls_value(option, text)) for option, text in options.items() if option[:4] == "ssl_"
         ),
     )
+
+
+def _split(url: str) -> tuple[str, SplitResult]:
+    """What is between `//` and the path, and the URL without that.
+
+    For urlsplit it is one host: since the fixes for CVE-2025-0938 it refuses a bracketed one after another.
+    """
+    scheme, slashes, rest = url.partition("://")
+    netloc = re.split("[/?#]", rest, maxsplit=1)[0]
+    try:
+        return netloc, urlsplit(f"{scheme}{slashes}{rest[len(netloc) :]}")
+    except ValueError:
+        _refuse("a well-formed URL")
 
 
 def _options(parts: SplitResult, kind: str) -> dict[str, str]:

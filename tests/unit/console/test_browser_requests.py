@@ -28,6 +28,7 @@ def scope(path: str = "/console/login", **headers: str) -> dict[str, Any]:
         ("/console/logout", "https://a.example/x/deferd/console/topics", "/x/deferd/"),
         ("/console/logout", "https://a.example/", "/"),
         ("/console/login", "", "/"),
+        ("/console/login", "https://[a/x/console/login", "/"),
         ("/console/login", "https://a.example/a;Domain=b/console/login", "/"),
         ("/console/logout", "https://a.example/x/console/deferd/", "/x/console/deferd/"),
         ("/console/logout", "https://a.example/x/console/topics/console", "/x/"),
@@ -57,6 +58,7 @@ def test_the_first_proxy_says_whether_the_browser_uses_https(forwarded: str, exp
         ({"x-forwarded-prefix": "/a b"}, ""),
         ({"referer": "https://a.example/x/console/dead"}, "/x"),
         ({"referer": "https://a.example/other/"}, ""),
+        ({"referer": "https://[a/x/console/dead"}, ""),
         ({}, ""),
     ],
 )

@@ -44,6 +44,16 @@ from deferd.store.url import StoreUrl, StoreUrlError, parse_store_url
             ),
         ),
         (
+            "redis+cluster://me:a[b@h1,[::2]:1,[::3]?",
+            StoreUrl(
+                "redis+cluster",
+                "cluster",
+                hosts=(("h1", 6379), ("::2", 1), ("::3", 6379)),
+                username="me",
+                password="a[b",
+            ),
+        ),
+        (
             "rediss+cluster://h1:1,h2",
             StoreUrl("rediss+cluster", "cluster", hosts=(("h1", 1), ("h2", 6379)), tls=True),
         ),
