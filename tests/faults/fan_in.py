@@ -27,6 +27,8 @@ TAKEN_S = 30 * 86_400.0
 TTR_S = 2.0
 TERMS: dict[str, Any] = {"unique_for": TAKEN_S, "dead_retain": TAKEN_S, "ttr": TTR_S}
 PAUSE_S = 0.05
+PAUSE_BETWEEN_S = 0.1
+"""Before the next batch: without it batches would be most of the load, and other calls wait for them."""
 DRAIN_S = 30.0
 
 
@@ -92,6 +94,7 @@ class FanIn:
             for job_id, outcome in outcomes.items():
                 if outcome == "cancelled":
                     await self._repeated(partial(self._client.cancel, TOPIC, job_id), JobNotFound)
+            await asyncio.sleep(PAUSE_BETWEEN_S)
 
     async def _repeated(self, call: Callable[[], Awaitable[object]], *done: type[DeferdError]) -> None:
         """Call until there is a response, or an error that says that it was done before."""
