@@ -40,7 +40,7 @@ def unpack(folder: Path, commit: str = COMMIT) -> Path:
     archive = _git("archive", "--format=tar", commit, *_UNPACKED)
     folder.mkdir(parents=True, exist_ok=True)
     # Not by tarfile: to name a filter, or none, is an error or a warning in one Python or another.
-    subprocess.run(["tar", "-x", "-C", str(folder)], input=archive, timeout=60, check=True)
+    subprocess.run(["tar", "-xf", "-", "-C", str(folder)], input=archive, timeout=60, check=True)
     require_import_from(folder / "app")
     return folder
 

@@ -160,7 +160,7 @@ def _on_store(
     kind: Callable[[Engine, EventLoop], Door], url: str, loop: EventLoop, *, shelf: ShelfInProcess | None = None
 ) -> Iterator[Door]:
     store = loop.run(connect(url, timeout_s=5))
-    engine = Engine(store, shards=SHARDS, movable_clock=True, shelf=shelf)
+    engine = Engine(store, shards=SHARDS, movable_clock=True, shelf=shelf, max_topic_labels=100_000)
     loop.run(engine.start())
     try:
         yield kind(engine, loop)

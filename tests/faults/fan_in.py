@@ -28,7 +28,7 @@ TTR_S = 2.0
 TERMS: dict[str, Any] = {"unique_for": TAKEN_S, "dead_retain": TAKEN_S, "ttr": TTR_S}
 PAUSE_S = 0.05
 PAUSE_BETWEEN_S = 0.1
-"""Before the next batch: without it batches would be most of the load, and other calls wait for them."""
+"""Before the next batch: without it batches would be a large part of the load, and other calls wait for them."""
 DRAIN_S = 30.0
 
 

@@ -16,7 +16,6 @@ own could switch on retries, and a put must never be sent twice.
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 from urllib.parse import SplitResult, parse_qsl, unquote, unquote_to_bytes, urlsplit
@@ -25,6 +24,7 @@ _SERVER_PORT = 6379
 _SENTINEL_PORT = 26379
 _DB_DIGITS = 9
 _TLS_OPTIONS = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname"})
+_LINE_ENDS = str.maketrans("", "", "\t\r\n")
 _KINDS: dict[str, Literal["server", "unix", "sentinel", "cluster"]] = {
     "redis": "server",
     "rediss": "server",
@@ -101,12 +101,15 @@ def parse_store_url(url: str) -> StoreUrl:
 def _split(url: str) -> tuple[str, SplitResult]:
     """What is between `//` and the path, and the URL without that.
 
-    For urlsplit it is one host: since the fixes for CVE-2025-0938 it refuses a bracketed one after another.
+    For urlsplit it is one host: since the fixes for CVE-2025-0938 it refuses a bracketed one behind another text.
     """
-    scheme, slashes, rest = url.partition("://")
-    netloc = re.split("[/?#]", rest, maxsplit=1)[0]
+    url = url.translate(_LINE_ENDS)  # as urlsplit does: a secret in it may have ended with a line
+    scheme, _, rest = url.partition("://")
+    netloc = ""
+    if scheme.lower() in _KINDS:
+        netloc = rest[: min((rest.index(end) for end in "/?#" if end in rest), default=len(rest))]
     try:
-        return netloc, urlsplit(f"{scheme}{slashes}{rest[len(netloc) :]}")
+        return netloc, urlsplit(url.replace(f"://{netloc}", "://", 1))
     except ValueError:
         _refuse("a well-formed URL")
 

@@ -314,6 +314,18 @@ def test_an_action_without_ids_does_not_ignore_the_filter(
         assert jobs.counts()["dead"] == 1
 
 
+@pytest.mark.parametrize("count", ["1001", "9" * 5000, "many"])
+def test_an_action_on_many_needs_the_name_of_their_topic(
+    without_keys: ServiceProcess, browser_like: httpx.Client, topic: str, count: str
+) -> None:
+    with Producer(without_keys.url, topic) as jobs:
+        jobs.fail("a", "", dead=True)
+        data = {"topic": topic, "reason": "buried", "matched": count, "cutoff": "2030-01-01T00:00:00Z"}
+        refused = browser_like.post("/console/dead/cancel", data=data)
+        assert (refused.status_code, f"type {topic} to go on" in refused.text) == (200, True)
+        assert jobs.counts()["dead"] == 1
+
+
 def test_streams_are_not_shared_as_regions_are(without_keys: ServiceProcess, browser_like: httpx.Client) -> None:
     with Producer(without_keys.url, "streams") as jobs, contextlib.ExitStack() as stack:
         jobs.http.put("/topics/streams", json={"events": 10}).raise_for_status()

@@ -255,7 +255,7 @@ COUNTERS = (
     engine_metrics.DEATHS,
 )
 TOPIC_OF_DOORS = "t-"
-"""Begins the topics of conformance tests. Their engines run in this process to its end, and so do their timers."""
+"""Begins the topics of conformance tests. Their engines, with a label for each, run in this process to its end."""
 
 
 def counts() -> Counter[tuple[str, ...]]:

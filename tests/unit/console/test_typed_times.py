@@ -75,7 +75,8 @@ def test_a_new_due_time_counts_only_as_it_was_shown() -> None:
     for change in ({"when": "+3h"}, {"when_zone": "UTC"}):
         changed = read_new_due_time({**shown, **change}, later_ms)
         assert not changed.is_seen
-    assert read_new_due_time({**shown, "seen_at": "soon"}, NOW_MS).at is None
+    for never in ("soon", "0001-01-01T00:00:00+14:00"):
+        assert read_new_due_time({**shown, "seen_at": never}, NOW_MS).at is None
     assert read_new_due_time({"when": "9:00"}, NOW_MS).is_past
     refused = read_new_due_time({"when": "soon"}, NOW_MS)
     assert (refused.when, refused.at) == ("soon", None)

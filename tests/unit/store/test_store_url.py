@@ -17,6 +17,7 @@ from deferd.store.url import StoreUrl, StoreUrlError, parse_store_url
             "redis://me:p%40ss%2Fw@db",
             StoreUrl("redis", "server", hosts=(("db", 6379),), username="me", password="p@ss/w"),
         ),
+        ("redis://:p\nw\n@db\r\n", StoreUrl("redis", "server", hosts=(("db", 6379),), password="pw")),
         ("redis://:pw@db", StoreUrl("redis", "server", hosts=(("db", 6379),), password="pw")),
         (
             "rediss://db?ssl_ca_certs=/etc/ca.pem&ssl_check_hostname=false",
@@ -82,6 +83,7 @@ def test_each_form_is_understood(url: str, expected: StoreUrl) -> None:
         "rediss://db?ssl_check_hostname=2",
         "unix://sesame/run/v.sock",
         "unix:v.sock",
+        "redis+sentinel:sesame://h1/main",
         "redis+sentinel://:sesame@h1:1,h2:2",
         "redis+sentinel://:sesame@h1:1,,h2:2/main",
         "redis+sentinel://:sesame@h1/main/1",

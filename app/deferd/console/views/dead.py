@@ -103,7 +103,7 @@ async def _act(visit: Visit, action: str) -> Response:
     rate = read_redrive_rate(form) if action == "redrive" else RedriveRate()
     if not rate.is_seen:
         return await _preview(visit, action, form, rate.problem)
-    are_many = not matched.isdecimal() or int(matched) > TYPED_ABOVE
+    are_many = not matched.isdecimal() or int(matched[:15]) > TYPED_ABOVE
     if are_many and form.get("typed", "").strip() != visit.to_confirm(topic):
         return await _preview(visit, action, form, f"Nothing was done: type {visit.to_confirm(topic)} to go on.")
     as_task = are_many or rate.per_s is not None

@@ -154,4 +154,6 @@ def read_new_due_time(fields: Mapping[str, str], now_ms: int | None) -> NewDueTi
             at = format_instant(parse_instant(fields.get("seen_at", "")))
     except ValueError as error:
         return new._replace(problem=f"Say when: it must be {error}.")
+    except OverflowError:  # of `seen_at`
+        return new._replace(problem="Say when: it must be within the years 1 to 9999.")
     return new._replace(at=at, is_seen=is_seen, is_past=parse_instant(at) <= now)
