@@ -178,6 +178,7 @@ class Ci:
         (folder / ".ci").mkdir()
         shutil.copy(ROOT / ".ci/run", folder / ".ci/run")
         self.program(".ci/install", "echo install")
+        self.program("scripts/lint-openapi", "echo lint")
         self.program("scripts/test-lowest", "echo lowest")
         note = 'printf "%s\\n" "$CI $*"'
         install_python = "mkdir -p .venv/bin; cp programs/noting .venv/bin/python"
@@ -210,8 +211,10 @@ def test_ci_runs_the_second_code_block_of_the_readme_and_then_the_slow_tests(ci:
     [_, test_command, *_] = re.findall(r"^```[^\n]*\n(.*?)\n```", ci.readme, re.MULTILINE | re.DOTALL)
 
     assert ci.run() == 0
-    assert ci.commands[:2] == ["install", f"true -euo pipefail -c {test_command}"]
-    lowest, slow = sorted(ci.commands[2:])  # they run at the same time
+    assert ci.commands[0] == "install"
+    # Two at a time.
+    assert sorted(ci.commands[1:3]) == ["lint", f"true -euo pipefail -c {test_command}"]
+    lowest, slow = sorted(ci.commands[3:])
     assert lowest == "lowest"
     assert slow.startswith("true -m pytest -n ")
     assert " -m slow or hypothesis --hypothesis-profile full " in slow
@@ -224,7 +227,10 @@ def test_ci_runs_no_other_block_of_the_readme(ci: Ci) -> None:
 
 @pytest.mark.parametrize(
     ("program", "count"),
-    [(".ci/install", 1), ("programs/bash", 2), ("programs/noting", 4), ("scripts/test-lowest", 4)],
+    [
+        *((".ci/install", 1), ("scripts/lint-openapi", 3), ("programs/bash", 3)),
+        *(("programs/noting", 5), ("scripts/test-lowest", 5)),
+    ],
 )
 def test_ci_fails_with_the_first_command_that_fails(ci: Ci, program: str, count: int) -> None:
     path = ci.folder / program
@@ -254,7 +260,7 @@ def test_a_test_without_its_program_fails_in_ci_and_is_skipped_elsewhere(
     "script",
     [
         *(".ci/install", ".ci/run", "scripts/check", "scripts/image", "scripts/install", "scripts/release"),
-        *("scripts/test", "scripts/test-lowest"),
+        *("scripts/lint-openapi", "scripts/test", "scripts/test-lowest"),
     ],
 )
 def test_a_script_can_be_run(script: str) -> None:
