@@ -69,6 +69,8 @@ def put_while_taken(operations: Sequence[Operation], clock: StoreClock) -> Itera
     for finish in operations:
         if finish.kind != "finish" or finish.outcome != "done" or finish.receipt not in tags or may_follow_any:
             continue
+        # This one may repeat another, since which the id was taken by a put and freed.
+        began_s = min(one.call_s for one in operations if one.kind == "finish" and one.receipt == finish.receipt)
         until_ms = clock.earliest(finish.call_s) + puts[tags[finish.receipt]].unique_for_ms
         for put in operations:
             if (
@@ -80,7 +82,7 @@ def put_while_taken(operations: Sequence[Operation], clock: StoreClock) -> Itera
                 and not any(
                     (other.kind == "cancel" and other.outcome != "not found") or other.only_live
                     for other in operations
-                    if other.call_s < (put.end_s or inf) and (other.end_s or inf) > finish.call_s
+                    if other.call_s < (put.end_s or inf) and (other.end_s or inf) > began_s
                 )
             ):
                 yield put.tag
