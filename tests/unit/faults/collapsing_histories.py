@@ -169,6 +169,17 @@ RIGHT = {
         finish(4, 4.2, receipt="next.1"),
         gone(),
     ],
+    "a repeated finish behind a put of the same step that took the id and ended": [
+        *UNIQUE[:2],
+        op("finish", 2.6, 2.7, receipt="first.1", chain="c1"),
+        put(2.6, 2.7, tag="second", only_live=True, chain="c1"),
+        finish(2.71, 2.8),
+        deliver(2.72, 2.78, 2770, tag="second", receipt="second.1"),
+        finish(2.79, 2.9, receipt="second.1"),
+        put(3, 4, tag="third"),
+        op("cancel", 9, 10, "ready"),
+        gone(),
+    ],
     "an id that stays taken": [
         *UNIQUE,
         put(3, 4, "exists", "second"),
