@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.resources import files
@@ -73,7 +75,7 @@ def _file(name: str) -> Route:
 
 async def _openapi_json(request: Request) -> Response:
     app: FastAPI = request.scope["app"]
-    return JsonResponse(app.openapi())
+    return JsonResponse(await asyncio.to_thread(app.openapi))
 
 
 PAGES = [
@@ -117,6 +119,7 @@ class Service(FastAPI):
             telemetry={"tracing": False, "metrics": False},
         )
         self.context = context
+        self._building_document = threading.Lock()
         self.router.routes.extend(routes)
         self.request_handler = _request_handler(context, self.router)
 
@@ -142,10 +145,11 @@ class Service(FastAPI):
     middleware = add_exception_handler = exception_handler = add_middleware
 
     def openapi(self) -> dict[str, Any]:
-        """The OpenAPI document, built once."""
-        if self.openapi_schema is None:
-            self.openapi_schema = document.document(self.routes)
-        return self.openapi_schema
+        """The OpenAPI document, built once. That takes half a second: call it outside the event loop."""
+        with self._building_document:
+            if self.openapi_schema is None:
+                self.openapi_schema = document.document(self.routes)
+            return self.openapi_schema
 
 
 def create_app(

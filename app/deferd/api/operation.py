@@ -1,6 +1,7 @@
 """The route class of all operations: it binds a request to the arguments of the operation's function.
 
-A function declares its arguments in its signature, from which FastAPI generates the OpenAPI document::
+A function declares its arguments in its signature, from which FastAPI generates the OpenAPI document when somebody
+asks for it (`deferd.api.openapi.document`)::
 
     async def change_job(request: CurrentRequest, topic: Topic, id: JobId, change: ChangeJob) -> Response
 
@@ -18,9 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from fastapi import params
-from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.responses import Response
+from starlette.routing import Route
 
 from deferd.api import body_decoding, request_body, request_query
 from deferd.api.auth.admission import WITHOUT_KEY, Admission
@@ -33,6 +34,8 @@ from deferd.api.validation_errors import FIELD_ERRORS_MAX, field_errors
 from deferd.contract import limits
 from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.model import FinishBatch, PutBatch
+from deferd.contract.operations import response as contract
+from deferd.contract.operations.operation import Operation
 from deferd.contract.scopes import Scope
 from deferd.contract.strict_model import StrictModel
 from deferd.engine.script_arguments import NO_BOUNDS, PutBounds
@@ -122,26 +125,45 @@ def _list_of_models(model: type[BaseModel]) -> tuple[str, type[BaseModel]] | Non
     return None
 
 
-class OperationRoute(APIRoute):
+class OperationRoute(Route):
     """A route whose requests are bound strictly and require a permission.
 
     `streams`: the response has no known length. `served_methods` are the methods of the route, and HEAD where GET
     has no effect (RFC 9110, section 9.1): a HEAD of a pop could only take jobs that nobody sees, or promise others.
+    `responses` and `options` are for the OpenAPI document: see `OperationRouter.serves`.
     """
 
-    def __init__(self, path: str, endpoint: Callable[..., Any], permission: Permission, **options: Any) -> None:
-        super().__init__(path, endpoint, **options)
+    def __init__(
+        self,
+        operation: Operation[contract.Response],
+        endpoint: Callable[..., Any],
+        permission: Permission,
+        responses: dict[int | str, dict[str, Any]],
+        **options: Any,
+    ) -> None:
+        super().__init__(operation.path, endpoint)
+        self.methods = {operation.method}
+        self.operation = operation
         self.permission = permission
+        self.responses, self.options = responses, options
         self._context_name: str | None = None
         self._path_values: list[tuple[str, Callable[[str], Any]]] = []
         self._query_model: tuple[str, type[BaseModel]] | None = None
         self._body: _Body | None = None
         self._read_signature(endpoint)
         self.streams = options.get("response_class") is EventStreamResponse
-        methods = set(self.methods or ())
-        if "GET" in methods and permission.scope is not Scope.POP:
-            methods.add("HEAD")
-        self.served_methods = frozenset(methods)
+        head = {"HEAD"} if operation.method == "GET" and permission.scope is not Scope.POP else set()
+        self.served_methods = frozenset(self.methods | head)
+
+    @property
+    def operation_id(self) -> str:
+        """The name of the operation."""
+        return self.operation.id
+
+    @property
+    def body_model(self) -> type[BaseModel] | None:
+        """The model of the body, if the operation has one."""
+        return None if self._body is None else self._body.model
 
     def _read_signature(self, endpoint: Callable[..., Any]) -> None:
         hints = get_type_hints(endpoint, include_extras=True)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from deferd.api.auth.api_keys import ALL_CALLS, Arguments, Permission, Recorded, no_topics, topics_of_path
-from deferd.api.openapi.document import error_responses, model_of
 from deferd.api.operation import OperationRoute
 from deferd.contract.operations.operation import Operation
 from deferd.contract.operations.response import Response
@@ -38,7 +37,7 @@ class OperationRouter:
 
         What is not in the table is known to the service alone. For `topics`, `all_topics`, `puts_into`, `ends_into`
         and `audited` see Permission. `recorded` says how calls are recorded if the row has `done`; `responses` are
-        added to those of the OpenAPI document; `options` are FastAPI's.
+        added to those of the OpenAPI document, with the response's struct as `model`; `options` are FastAPI's.
         """
         permission = Permission(
             operation.scope,
@@ -52,22 +51,7 @@ class OperationRouter:
         )
 
         def register(endpoint: Endpoint) -> Endpoint:
-            route = OperationRoute(
-                operation.path,
-                endpoint,
-                permission,
-                methods=[operation.method],
-                operation_id=operation.id,
-                tags=[operation.tag],
-                summary=operation.summary,
-                description=operation.description,
-                response_model=None if operation.response is None else model_of(operation.response),
-                response_description=operation.response_description,
-                status_code=operation.status,
-                responses=(responses or {}) | error_responses(*operation.all_errors, body=operation.has_body),
-                **options,
-            )
-            self.routes.append(route)
+            self.routes.append(OperationRoute(operation, endpoint, permission, responses or {}, **options))
             return endpoint
 
         return register

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import msgspec
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 from starlette.routing import BaseRoute
@@ -225,6 +226,8 @@ def _lower_first(text: str) -> str:
 
 def document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
     """The OpenAPI 3.1 document of `routes`."""
+    operations = [route for route in routes if isinstance(route, OperationRoute)]
+    documented = [(route, _for_fastapi(route)) for route in operations]
     generated = get_openapi(
         title=TITLE,
         version=VERSION,
@@ -234,17 +237,17 @@ def document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
         license_info={"name": "MIT", "identifier": "MIT"},
         tags=TAGS,
         servers=SERVERS,
-        routes=routes,
+        routes=[route for _, route in documented],
         separate_input_output_schemas=False,
     )
-    for route in routes:
-        if isinstance(route, OperationRoute) and route.include_in_schema:
-            for method in route.methods or ():
-                operation = generated["paths"][route.path][method.lower()]
-                if method not in _READING_METHODS:
-                    _add_error(operation, "too_late")
-                _add_security(operation, route.permission.scope)
-                operation["responses"]["default"] = _ANY_PROBLEM
+    for route, shown in documented:
+        if shown.include_in_schema:
+            method = route.operation.method
+            operation = generated["paths"][route.path][method.lower()]
+            if method not in _READING_METHODS:
+                _add_error(operation, "too_late")
+            _add_security(operation, route.permission.scope)
+            operation["responses"]["default"] = _ANY_PROBLEM
     schemas = generated["components"]["schemas"]
     problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas.update(problem.pop("$defs"), Problem=problem)
@@ -261,6 +264,29 @@ def document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
         "securitySchemes": {"key": _SECURITY_SCHEME},
     }
     return generated
+
+
+def _for_fastapi(route: OperationRoute) -> APIRoute:
+    """The route as FastAPI has them, which is for its document alone: these would be a quarter of a start's time."""
+    operation = route.operation
+    responses = {
+        status: response | ({"model": model_of(response["model"])} if "model" in response else {})
+        for status, response in route.responses.items()
+    }
+    return APIRoute(
+        operation.path,
+        route.endpoint,
+        methods=[operation.method],
+        operation_id=operation.id,
+        tags=[operation.tag],
+        summary=operation.summary,
+        description=operation.description,
+        response_model=None if operation.response is None else model_of(operation.response),
+        response_description=operation.response_description,
+        status_code=operation.status,
+        responses=responses | error_responses(*operation.all_errors, body=operation.has_body),
+        **route.options,
+    )
 
 
 CORE = frozenset(

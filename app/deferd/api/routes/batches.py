@@ -11,7 +11,6 @@ from starlette.responses import Response
 
 from deferd.api.auth.api_keys import Arguments, Recorded
 from deferd.api.context import CurrentRequest, RequestContext
-from deferd.api.openapi.document import model_of
 from deferd.api.operation_router import OperationRouter
 from deferd.api.responses import JsonResponse, instant_or_none
 from deferd.api.routes.queries import Cursor, page_limit
@@ -54,7 +53,7 @@ def _topics_of_put(arguments: Arguments) -> Collection[str]:
     contract.SET_BATCH,
     topics=_topics_of_put,
     recorded=_BY_PEOPLE,
-    responses={201: {"model": model_of(contract.Batch), "description": "The batch was created."}},
+    responses={201: {"model": contract.Batch, "description": "The batch was created."}},
 )
 async def set_batch(request: CurrentRequest, name: NameOfBatch, batch: PutBatchOfJobs) -> Response:
     while True:

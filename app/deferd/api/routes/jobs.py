@@ -17,7 +17,6 @@ from deferd.api.change_recording import is_recorded
 from deferd.api.context import CurrentRequest, RequestContext
 from deferd.api.job_responses import job as job_of
 from deferd.api.job_responses import job_without_bodies, written_job, written_put
-from deferd.api.openapi.document import model_of
 from deferd.api.operation_router import OperationRouter
 from deferd.api.recorded_values import names_of, size_of, values_before
 from deferd.api.responses import JsonResponse, encode, instant_or_none
@@ -60,7 +59,7 @@ _BY_PEOPLE = Recorded(via=frozenset(("console", "cli")), joins=True)
     responses={
         201: {"headers": {"Location": {"description": "The job's path.", "schema": {"type": "string"}}}},
         200: {
-            "model": model_of(StoredJob),
+            "model": StoredJob,
             "description": "The topic already had a job with this id. With `keep` the response is the existing job, "
             "with `replace` the new one, with `append` its collection, of which `body` shows only the item of this "
             "put. `state` tells whether a job that was kept will still run.",

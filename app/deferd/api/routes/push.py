@@ -7,7 +7,6 @@ from typing import Any, NoReturn
 from starlette.responses import Response
 
 from deferd.api.context import CurrentRequest, RequestContext
-from deferd.api.openapi.document import model_of
 from deferd.api.operation import EMPTY_BODY, EmptyBody
 from deferd.api.operation_router import OperationRouter
 from deferd.api.recorded_values import Unshown, host_of, names_of, values_before
@@ -26,9 +25,7 @@ def _refuse(refused: TargetRefused) -> NoReturn:
     raise InvalidInput([FieldError(("body", "url"), str(refused))]) from None  # the URL may have secrets
 
 
-@router.serves(
-    contract.SET_PUSH, responses={200: {"model": model_of(contract.Push), "description": "The push was replaced."}}
-)
+@router.serves(contract.SET_PUSH, responses={200: {"model": contract.Push, "description": "The push was replaced."}})
 async def set_push(request: CurrentRequest, topic: Topic, push: SetPush) -> Response:
     try:
         request.app.targets.check_url(push.url)

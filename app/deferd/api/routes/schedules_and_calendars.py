@@ -16,7 +16,6 @@ from starlette.responses import Response
 from deferd.api.auth.api_keys import end_topics
 from deferd.api.context import CurrentRequest, RequestContext
 from deferd.api.job_responses import written_put
-from deferd.api.openapi.document import model_of
 from deferd.api.operation import EMPTY_BODY, EmptyBody
 from deferd.api.operation_router import OperationRouter
 from deferd.api.recorded_values import names_of, size_of, values_before
@@ -91,7 +90,7 @@ class PreviewQuery(StrictModel):
     openapi_extra=_IF_NONE_MATCH,
     responses={
         201: {
-            "model": model_of(contract.Schedule),
+            "model": contract.Schedule,
             "description": "The schedule was created.",
             "headers": {"Location": {"description": "The schedule's path.", "schema": {"type": "string"}}},
         }
@@ -269,7 +268,7 @@ def _shown_calendar(calendar: Calendar) -> contract.Calendar:
 @router.serves(
     contract.PUT_CALENDAR,
     all_topics=True,
-    responses={200: {"model": model_of(contract.Calendar), "description": "The calendar was replaced."}},
+    responses={200: {"model": contract.Calendar, "description": "The calendar was replaced."}},
 )
 async def put_calendar(request: CurrentRequest, name: NameOfCalendar, calendar: PutCalendar) -> Response:
     request.was = await values_before(_windows_before(request, name))

@@ -15,7 +15,6 @@ from starlette.responses import Response
 
 from deferd.api.change_recording import filter_text, via_of, who_of
 from deferd.api.context import CurrentRequest, RequestContext
-from deferd.api.openapi.document import model_of
 from deferd.api.operation_router import OperationRouter
 from deferd.api.responses import JsonResponse, instant_or_none, whole
 from deferd.api.routes.queries import page_limit
@@ -91,7 +90,7 @@ def _is_visible(request: RequestContext, task: Task) -> bool:
 
 ACCEPTED: dict[int | str, dict[str, Any]] = {
     202: {
-        "model": model_of(contract.Task),
+        "model": contract.Task,
         "description": "With `as_task`: the task has begun.",
         "headers": {"Location": {"description": "The task's path.", "schema": {"type": "string"}}},
     }
