@@ -47,7 +47,9 @@ TABLES = (_JOBS, _DUE, _TAGS, _MINUTES, _MOVES, _STARTS)
 _CACHE_BYTES = 256 * 1024 * 1024
 _MEMORY_TABLE_BYTES = 32 * 1024 * 1024
 _INDEX_MEMORY_TABLE_BYTES = 4 * 1024 * 1024
-_FIRST_LEVEL_BYTES = 32 * 1024 * 1024
+_FIRST_LEVEL_BYTES, _LEVELS_GROW = 128 * 1024 * 1024, 5
+"""The size of the first level, at most, and by what levels grow. With RocksDB's factor of 10, and 160 million jobs, each
+further job made compaction read 2,300 bytes and write 2,900; so it is 1,400 and 2,000."""
 _FILE_BYTES, _FILES_GROW = 8 * 1024 * 1024, 2
 """The files of the first level, and by what they grow from level to level. Due times and most ids are random, so a file
 overlaps many of the next level: with RocksDB's first level of 256 MB each compaction took a core for seconds, and other
@@ -522,6 +524,7 @@ def _options(cache: Cache, *, is_index: bool) -> Options:
     options.set_bottommost_compression_options(-14, _ZSTD_LEVEL, 0, 0, True)  # but for the level as RocksDB has them
     options.set_write_buffer_size(_INDEX_MEMORY_TABLE_BYTES if is_index else _MEMORY_TABLE_BYTES)
     options.set_max_bytes_for_level_base(_FIRST_LEVEL_BYTES)
+    options.set_max_bytes_for_level_multiplier(_LEVELS_GROW)
     options.set_target_file_size_base(_FILE_BYTES)
     options.set_target_file_size_multiplier(_FILES_GROW)
     blocks = BlockBasedOptions()
