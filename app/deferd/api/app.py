@@ -75,7 +75,7 @@ def _file(name: str) -> Route:
 
 async def _openapi_json(request: Request) -> Response:
     app: FastAPI = request.scope["app"]
-    return JsonResponse(await asyncio.to_thread(app.openapi))
+    return JsonResponse(app.openapi_schema or await asyncio.to_thread(app.openapi))
 
 
 PAGES = [
@@ -86,6 +86,8 @@ PAGES = [
 
 
 _LOG = logging.getLogger(__name__)
+_MAKING_DOCUMENT = threading.Lock()
+"""Of all applications: a second model of a response, made meanwhile, would get another name in the document."""
 _MODULES = (
     *(jobs, deliveries, topics, push, batches, schedules_and_calendars, inspection),
     *(history, now, events, tasks, relays, system),
@@ -119,7 +121,6 @@ class Service(FastAPI):
             telemetry={"tracing": False, "metrics": False},
         )
         self.context = context
-        self._building_document = threading.Lock()
         self.router.routes.extend(routes)
         self.request_handler = _request_handler(context, self.router)
 
@@ -145,8 +146,8 @@ class Service(FastAPI):
     middleware = add_exception_handler = exception_handler = add_middleware
 
     def openapi(self) -> dict[str, Any]:
-        """The OpenAPI document, built once. That takes half a second: call it outside the event loop."""
-        with self._building_document:
+        """The OpenAPI document, made by the first call. That takes half a second: not for the event loop."""
+        with _MAKING_DOCUMENT:
             if self.openapi_schema is None:
                 self.openapi_schema = document.document(self.routes)
             return self.openapi_schema

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Match, Router
+from starlette.routing import Match, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deferd.api import change_recording, metrics, problem_details
@@ -166,7 +166,7 @@ class RequestHandler:
                 raise  # the response has begun: the server can only cut it off
             await self._page_error_response(error, scope)(scope, receive, send_noting_status)
         finally:
-            metrics.observe_request(_template(scope), scope["method"], status, time.perf_counter() - started_s)
+            metrics.observe_request(self._template(scope), scope["method"], status, time.perf_counter() - started_s)
 
     def _refusal_of_page(self, scope: Scope, receive: Receive) -> Response | None:
         """With keys, a page requires scope read, and an unknown path requires any key."""
@@ -192,6 +192,14 @@ class RequestHandler:
         elif isinstance(error, HTTPException) and error.status_code == _METHOD_NOT_ALLOWED:
             error = problem_details.MethodNotAllowed(scope["method"], self._methods_of_path(scope))
         return error_response(error)
+
+    def _template(self, scope: Scope) -> str | None:
+        """The path of the matching route, with names in place of values; None for an unknown path.
+
+        The console notes its route itself.
+        """
+        matching = (route for route in self._router.routes if route.matches(scope)[0] is not Match.NONE)
+        return getattr(scope.get("route") or next(matching, None), "path", None)
 
     def _methods_of_path(self, scope: Scope) -> list[str]:
         """All methods that some route has at this path; the router itself names only those of the first."""
@@ -227,9 +235,3 @@ def _keep_slashes_in_segments(scope: Scope) -> None:
     if b"%2" in raw_path:
         kept = raw_path.replace(b"%2F", b"%252F").replace(b"%2f", b"%252f")
         scope["path"] = unquote(kept.decode("latin-1"))
-
-
-def _template(scope: Scope) -> str | None:
-    """The path of the matching route, with names in place of values; None for an unknown path."""
-    route: BaseRoute | None = scope.get("route")
-    return getattr(route, "path", None)

@@ -130,7 +130,8 @@ class OperationRoute(Route):
 
     `streams`: the response has no known length. `served_methods` are the methods of the route, and HEAD where GET
     has no effect (RFC 9110, section 9.1): a HEAD of a pop could only take jobs that nobody sees, or promise others.
-    `responses` and `options` are for the OpenAPI document: see `OperationRouter.serves`.
+    `responses` and `options` are for the OpenAPI document, see `OperationRouter.serves`, but `response_class` is for
+    `streams`, too.
     """
 
     def __init__(
@@ -141,8 +142,8 @@ class OperationRoute(Route):
         responses: dict[int | str, dict[str, Any]],
         **options: Any,
     ) -> None:
-        super().__init__(operation.path, endpoint)
-        self.methods = {operation.method}
+        super().__init__(operation.path, endpoint, include_in_schema=options.get("include_in_schema", True))
+        self.methods = {operation.method}  # the constructor would add HEAD to every GET
         self.operation = operation
         self.permission = permission
         self.responses, self.options = responses, options

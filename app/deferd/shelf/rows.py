@@ -48,12 +48,13 @@ _CACHE_BYTES = 256 * 1024 * 1024
 _MEMORY_TABLE_BYTES = 32 * 1024 * 1024
 _INDEX_MEMORY_TABLE_BYTES = 4 * 1024 * 1024
 _FIRST_LEVEL_BYTES, _LEVELS_GROW = 128 * 1024 * 1024, 5
-"""The size of the first level, at most, and by what levels grow. With RocksDB's factor of 10, and 160 million jobs, each
-further job made compaction read 2,300 bytes and write 2,900; so it is 1,400 and 2,000."""
+"""The size of the first level, at most, and by what levels grow: a hundred million records have four. As many that grow
+by 10, RocksDB's factor, from a first one of at most 32 MB had compaction read 2,300 bytes and write 2,900 for each
+further job, beside 160 million; so it is 1,400 and 2,000."""
 _FILE_BYTES, _FILES_GROW = 8 * 1024 * 1024, 2
 """The files of the first level, and by what they grow from level to level. Due times and most ids are random, so a file
-overlaps many of the next level: with RocksDB's first level of 256 MB each compaction took a core for seconds, and other
-jobs were late by 20 ms meanwhile."""
+overlaps many of the next level: with RocksDB's 64 MB, and a first level of 256 MB, each compaction took a core for
+seconds, and other jobs were late by 20 ms meanwhile."""
 _COMPACTION_READ_BYTES = 256 * 1024
 """What compaction reads at a time. With RocksDB's 2 MB, and a disk that serves one request after another, the store's
 next write waited for up to 200 ms."""

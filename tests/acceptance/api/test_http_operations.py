@@ -54,12 +54,16 @@ async def test_metrics_count_requests_by_route_and_not_by_path(http: Http) -> No
         await http.get(http.job_path(name))
     for number in range(3):
         await http.get(f"/unknown-{number}")
+    await http.put("/jobs", json={})
+    await http.get("/openapi.json")
     response = await http.get("/metrics")
     assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
     samples = samples_of(response.text)
     count = "deferd_http_request_seconds_count"
     assert value(samples, count, route="/jobs/{topic}/{id}", method="GET", status="4xx") >= 2
     assert value(samples, count, route="unknown", method="GET", status="4xx") >= 3
+    assert value(samples, count, route="/jobs", method="PUT", status="4xx") >= 1
+    assert value(samples, count, route="/openapi.json", method="GET", status="2xx") >= 1
     assert "unknown-0" not in response.text
     assert value(samples, "deferd_store_up") == 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ async def test_the_openapi_document_is_made_once_and_not_in_the_event_loop(monke
 
     def make(_routes: Sequence[BaseRoute]) -> dict[str, Any]:
         makers.append(threading.current_thread())
+        time.sleep(0.1)  # for the others to ask meanwhile
         return {"openapi": "3.1.0"}
 
     monkeypatch.setattr(document, "document", make)
