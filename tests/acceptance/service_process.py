@@ -24,6 +24,7 @@ from tests.waiting import wait_until
 _ANY_CERTIFICATE = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 _ANY_CERTIFICATE.check_hostname = False
 _ANY_CERTIFICATE.verify_mode = ssl.CERT_NONE
+LOGGED_S = 10.0
 WAITING_S = 10.0
 """Less than the 20 s after which a pop ends by itself."""
 
@@ -97,6 +98,10 @@ class ServiceProcess:
     def output(self) -> str:
         """The log so far, over all starts."""
         return "".join(self.lines)
+
+    def wait_logged(self, text: str, times: int = 1) -> None:
+        """Wait until the log has a text so often: a thread writes it, a moment after what it tells."""
+        wait_until(lambda: self.output().count(text) >= times, LOGGED_S, f"the log has {text!r} {times} times")
 
     def stop(self) -> int:
         """SIGTERM; returns the exit code. After 15 s SIGKILL, and the test fails."""

@@ -121,7 +121,7 @@ def test_the_death_of_the_shelf_delays_jobs_by_its_restart_only(tmp_path: Path) 
         assert len({job["id"] for job, _ in popped}) == len(popped) == JOBS
         assert min(late_s for _, late_s in popped) >= 0
         assert max(late_s for _, late_s in popped) < LATE_S + BUSY_S
-        assert "the shelf's process exited unexpectedly (signal 9" in service.output()
+        service.wait_logged("the shelf's process exited unexpectedly (signal 9")
 
 
 @pytest.mark.slow
@@ -209,7 +209,7 @@ def test_a_service_ends_the_shelf_of_a_killed_one_that_is_still_served(tmp_path:
         assert shelf_pid(service) not in {None, before}
         with calls_of(service) as calls:
             assert calls.get("/jobs/far/j2").json()["state"] == "delayed"
-        assert "the shelf's process of an earlier service" in service.output()
+        service.wait_logged("the shelf's process of an earlier service")
 
 
 def test_without_the_setting_all_jobs_come_back(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_without_the_setting_all_jobs_come_back(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path, preloaded=True) as service, calls_of(service) as calls:
         wait_for_jobs_on_the_shelf(service, 0)
         assert calls.get("/topics/t").json()["counts"]["delayed"] == JOBS
-        assert "--shelf-after is not set: jobs on the shelf come back" in service.output()
+        service.wait_logged("--shelf-after is not set: jobs on the shelf come back")
 
 
 @pytest.mark.slow
@@ -236,6 +236,7 @@ def test_a_shelf_whose_files_are_damaged_says_so_and_stops_nothing_else(tmp_path
         response = calls.get("/jobs/far/j0")
         assert response.status_code == 503
         assert "the shelf's files cannot be used" in response.json()["detail"]
+        service.wait_logged("the shelf's files cannot be used")
         assert service.output().count("the shelf's files cannot be used") == 1
         manifest.write_bytes(whole)
         wait_for_jobs_on_the_shelf(service, 3)

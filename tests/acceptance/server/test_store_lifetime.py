@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -122,7 +121,7 @@ def test_a_service_takes_over_the_store_of_one_that_was_killed_with_its_reaper(t
         os.kill(reaper, signal.SIGSTOP)
         service.kill()
         service.start()
-        assert "a store of an earlier service" in service.output()
+        service.wait_logged("a store of an earlier service")
         store = service.store_pid()
 
         os.kill(reaper, signal.SIGCONT)
@@ -137,7 +136,7 @@ def test_a_reaper_that_is_killed_is_replaced_and_knows_the_store(tmp_path: Path)
         assert first is not None
         os.kill(first, signal.SIGKILL)
         wait_until(lambda: service.reaper_pid() not in {first, None}, GONE_S, "there is another reaper")
-        assert re.search(r"the store's reaper exited unexpectedly \(signal 9: it was killed", service.output())
+        service.wait_logged("the store's reaper exited unexpectedly (signal 9: it was killed")
         service.kill()
         wait_for_the_end_of_the_store(service)
 

@@ -85,7 +85,7 @@ def test_after_a_flushall_only_services_with_the_same_number_of_shards_start(
     done = run_preloaded(*other, environment=os.environ, timeout=START_S)
     assert done.returncode == 1
     assert "was set up with --shards 1, not 4" in done.stderr
-    assert "deferd:shards was gone from the store and was written again" in service.output()
+    service.wait_logged("deferd:shards was gone from the store and was written again")
     with running_service("--redis-url", store.url, data_dir=tmp_path / "second") as second:
         job = {"topic": "orders", "id": "once"}
         assert [httpx.post(f"{one.url}/jobs", json=job, verify=NO_TLS).status_code for one in (service, second)] == [

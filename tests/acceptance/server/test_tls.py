@@ -197,7 +197,7 @@ def test_server_processes_restarted_with_a_broken_certificate_file_use_the_last_
         files.key.write_text("no key", encoding="utf-8")
         service.kill_server_processes()
         assert shown_certificate(service, files) == renewed
-        assert "the certificate stays as it was: --tls-key (DEFERD_TLS_KEY)" in service.output()
+        service.wait_logged("the certificate stays as it was: --tls-key (DEFERD_TLS_KEY)", 2)
 
         again = files.renew("again")
         wait_until(lambda: shown_certificate(service, files) == again, WITHIN_S, "they continue to read the files")
