@@ -146,7 +146,7 @@ class Service(FastAPI):
     middleware = add_exception_handler = exception_handler = add_middleware
 
     def openapi(self) -> dict[str, Any]:
-        """The OpenAPI document, made by the first call. That takes half a second: not for the event loop."""
+        """The OpenAPI document, made by the first call, which takes half a second: call this in a thread."""
         with _MAKING_DOCUMENT:
             if self.openapi_schema is None:
                 self.openapi_schema = document.document(self.routes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +15,9 @@ from deferd.api.app import create_app
 from deferd.api.openapi import document
 from deferd.settings import Settings
 
+REQUESTS = 5
+"""No more than the event loop has threads on one core."""
+
 
 @pytest.mark.parametrize("hook", ["add_middleware", "middleware", "add_exception_handler", "exception_handler"])
 def test_a_hook_that_would_never_be_called_raises(hook: str) -> None:
@@ -24,18 +26,27 @@ def test_a_hook_that_would_never_be_called_raises(hook: str) -> None:
 
 
 async def test_the_openapi_document_is_made_once_and_not_in_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = threading.Semaphore(0)
     makers: list[threading.Thread] = []
 
     def make(_routes: Sequence[BaseRoute]) -> dict[str, Any]:
         makers.append(threading.current_thread())
-        time.sleep(0.1)  # for the others to ask meanwhile
+        assert all(asked.acquire(timeout=10) for _ in range(REQUESTS)), "the others do not ask meanwhile"
         return {"openapi": "3.1.0"}
 
     monkeypatch.setattr(document, "document", make)
-    transport = httpx.ASGITransport(create_app(Settings(), ""))
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        responses = await asyncio.gather(*(client.get("/openapi.json") for _ in range(5)))
+    service = create_app(Settings(), "")
+    openapi = service.openapi
 
-    assert [response.json() for response in responses] == [{"openapi": "3.1.0"}] * 5
+    def ask() -> dict[str, Any]:
+        asked.release()
+        return openapi()
+
+    monkeypatch.setattr(service, "openapi", ask)
+    transport = httpx.ASGITransport(service)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        responses = await asyncio.gather(*(client.get("/openapi.json") for _ in range(REQUESTS)))
+
+    assert [response.json() for response in responses] == [{"openapi": "3.1.0"}] * REQUESTS
     assert len(makers) == 1
     assert threading.main_thread() not in makers
