@@ -184,6 +184,8 @@ class Ci:
         install_python = "mkdir -p .venv/bin; cp programs/noting .venv/bin/python"
         self.program("programs/noting", note)
         self.program("programs/bash", f"{note}; {install_python}")
+        # pyenv's python3 is a script that would run the bash above.
+        (folder / "programs/python3").symlink_to(sys.executable)
 
     def program(self, name: str, script: str) -> None:
         path = self.folder / name
