@@ -17,6 +17,7 @@ import pytest
 from hypothesis import is_hypothesis_test, settings
 
 from tests.drawn_input import FULL
+from tests.preloaded import start_preloader
 from tests.private_network import require_private_network
 from tests.programs import require_program
 
@@ -45,9 +46,11 @@ _SLOW_OR_DRAWN = ("slow", "hypothesis", "slow or hypothesis")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Load what only slow tests need where they can run: it takes a second in each process."""
+    """Start the preloader, one for all processes of xdist, and load what only slow tests need where they can run."""
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        start_preloader()
     if not _leaves_out_slow_ones(config):
-        config.pluginmanager.import_plugin("schemathesis.pytest.plugin")
+        config.pluginmanager.import_plugin("schemathesis.pytest.plugin")  # takes a second in each process
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

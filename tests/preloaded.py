@@ -1,5 +1,6 @@
 """`python -m deferd ...` without its start: a fork of a process that has imported everything and built the library.
 
+One preloader forks for all processes of a test run: the first that starts it tells the others by a variable.
 A fork has the pid, signals, output, working directory and variables of a process of its own. What it does not show is
 that the imports work, and its command line and initial environment in /proc are not its own: tests about those, and
 about start and end of the process, use `subprocess`. The server processes of a
@@ -17,6 +18,7 @@ import functools
 import gc
 import importlib
 import json
+import logging
 import os
 import pkgutil
 import runpy
@@ -30,7 +32,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, cast
 
 OWNER = "SERVICE_OF_TEST"
 """The variable with the folder of a service: its forks keep that folder open, so that `belongs_to` finds them."""
@@ -38,6 +40,8 @@ SERVER_PROCESS = b"server_process"
 """The name of a forked server process in /proc."""
 PRELOADER = "/tests/preloaded.py"
 """How a word in the command line of all forks ends."""
+_SOCKET = "PRELOADER_OF_TESTS"
+"""The variable with the path of the socket on which the preloader of this test run takes requests."""
 _ROOT = Path(__file__).resolve().parents[1]
 _SERVER_MODULE = "deferd.server.server_process"
 _SPARES = 3
@@ -226,34 +230,50 @@ def run_preloaded(
         return subprocess.CompletedProcess(list(words), code, out.read(), err.read())
 
 
-def _preloader() -> socket.socket:
-    with _ONE_AT_A_TIME:  # otherwise services that start at once would each start one
-        return _started_preloader()
-
-
-@functools.cache
-def _started_preloader() -> socket.socket:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
+def start_preloader() -> None:
+    """Start it for this process and its children, until this process ends."""
+    folder = tempfile.TemporaryDirectory(prefix="deferd-preloader-")
+    os.environ[_SOCKET] = str(Path(folder.name) / "socket")
+    ours, theirs = socket.socketpair()
+    with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(os.environ[_SOCKET])
+        listening.listen()
+        fds = (listening.fileno(), theirs.fileno())
         process = subprocess.Popen(
-            [sys.executable, "-P", f"{_ROOT}{PRELOADER}", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
+            [sys.executable, "-P", f"{_ROOT}{PRELOADER}", *map(str, fds)], pass_fds=fds, stdin=subprocess.DEVNULL
         )
 
     def end() -> None:
         ours.close()
         process.wait()
+        folder.cleanup()
 
     atexit.register(end)
-    return ours
+
+
+def _preloader() -> socket.socket:
+    with _ONE_AT_A_TIME:  # otherwise services that start at once would each start one
+        return _connected_preloader()
+
+
+@functools.cache
+def _connected_preloader() -> socket.socket:
+    if _SOCKET not in os.environ:
+        start_preloader()
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.connect(os.environ[_SOCKET])
+    return connection
 
 
 class _Preloader:
-    """Forks on request until the tests have ended, and reports how each child ended."""
+    """Forks on request until the process that started it has ended, and reports how each child ended."""
 
-    def __init__(self, requests: socket.socket) -> None:
-        self._requests = requests
+    def __init__(self, listening: socket.socket, starter: socket.socket) -> None:
+        self._listening = listening
+        self._starter = starter
+        self._selector = selectors.DefaultSelector()
+        for waited in (listening, starter):
+            self._selector.register(waited, selectors.EVENT_READ)
         self._children: dict[int, socket.socket] = {}
 
     def serve(self) -> str | None:
@@ -261,22 +281,35 @@ class _Preloader:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for pytest, and for the children
         signal.signal(signal.SIGCHLD, self._reap)
         while True:
-            data, (status, *files), _, _ = _receive(self._requests)
-            if not data:
-                return None
-            request = json.loads(data)
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-            pid = os.fork()
-            if pid == 0:
-                self._become(request, status, files)
-                module: str = request["module"]
-                return _SERVER_MODULE if _SpareServerProcesses().fork() else module
-            with socket.socket(fileno=status) as connection:
-                self._children[pid] = connection.dup()
-            for file in files:
-                os.close(file)
-            self._children[pid].sendall(b"%d\n" % pid)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+            for key, _ in self._selector.select():
+                if key.fileobj is self._starter:
+                    return None
+                if key.fileobj is self._listening:
+                    self._selector.register(self._listening.accept()[0], selectors.EVENT_READ)
+                elif module := self._fork(cast("socket.socket", key.fileobj)):
+                    return module
+
+    def _fork(self, requests: socket.socket) -> str | None:
+        """Take a request. Returns in the child the module to run, and None in the parent."""
+        data, (status, *files), _, _ = _receive(requests)
+        if not data:
+            self._selector.unregister(requests)
+            requests.close()
+            return None
+        request = json.loads(data)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        pid = os.fork()
+        if pid == 0:
+            self._become(request, status, files)
+            module: str = request["module"]
+            return _SERVER_MODULE if _SpareServerProcesses().fork() else module
+        with socket.socket(fileno=status) as connection:
+            self._children[pid] = connection.dup()
+        for file in files:
+            os.close(file)
+        self._children[pid].sendall(b"%d\n" % pid)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        return None
 
     def _reap(self, _number: int, _frame: object) -> None:
         with contextlib.suppress(ChildProcessError):
@@ -290,9 +323,9 @@ class _Preloader:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         os.close(status)
-        self._requests.close()
-        for connection in self._children.values():
-            connection.close()
+        for connection in [*(key.fileobj for key in self._selector.get_map().values()), *self._children.values()]:
+            cast("socket.socket", connection).close()
+        self._selector.close()
         for number, stream in enumerate(files[:3]):
             os.dup2(stream, number)
             os.close(stream)
@@ -435,9 +468,41 @@ def _receive(requests: socket.socket, most: int = 5) -> tuple[bytes, list[int], 
     return data, fds or [-1], flags, address
 
 
+class _QuickEnd:
+    """Ends a fork whose module has ended without an error before Python frees, and thereby copies, what was imported.
+
+    That takes five times as long as the fork. Before it, Python has joined the threads and called what was registered
+    with `atexit` after this.
+    """
+
+    def __init__(self) -> None:
+        self._code: object = None
+        atexit.register(self._end)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if kind is None:
+            self._code = 0
+        elif isinstance(error, SystemExit):
+            self._code = error.code or 0
+
+    def _end(self) -> None:
+        if isinstance(self._code, int):
+            with contextlib.suppress(OSError):  # Python reports it
+                sys.stdout.flush()
+                sys.stderr.flush()
+                logging.shutdown()  # it was registered before this
+                os._exit(self._code)
+
+
 def _main() -> None:
+    ending = _QuickEnd()  # before deferd's imports, which register what is to be called before it
+
     import deferd  # noqa: PLC0415
 
+    gc.disable()  # it would look for garbage in a thousand modules again and again
     for module in pkgutil.walk_packages(deferd.__path__, "deferd."):
         if not module.name.endswith(("__main__", "pytest_plugin", "serving", "reaper_process", "server_process")):
             importlib.import_module(module.name)
@@ -445,8 +510,10 @@ def _main() -> None:
         sys.modules["deferd.engine.scripts"].library(movable_clock)
     gc.collect()
     gc.freeze()  # so that collections in a child do not touch, and thereby copy, the imported objects
-    if forked := _Preloader(socket.socket(fileno=int(sys.argv[1]))).serve():
-        runpy.run_module(forked, run_name="__main__", alter_sys=True)
+    gc.enable()
+    if forked := _Preloader(*(socket.socket(fileno=int(fd)) for fd in sys.argv[1:])).serve():
+        with ending:
+            runpy.run_module(forked, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":
