@@ -100,6 +100,11 @@ def read_contents(client: redis.Redis, topic: str, keys: Keys = KEYS) -> Content
     """Read a topic's keys. Not atomic: nothing else may use the store meanwhile. `topic`: a partition, too."""
     (pool, delay, ready, reserved, dead, finished, expiry, holders, cancelled, *more) = keys.of_topic(topic)
     (settings, _, due, tally, requests, tagged, taken) = more
+    prefix = pool.removesuffix("pool")
+    lists_prefix, indexes_prefix = f"{prefix}{ITEMS_PREFIX}", keys.of_shard(keys.shard_of(topic), "tag/")
+    all_keys = [key.decode() for key in client.scan_iter(count=1000)]
+    lists = [key for key in all_keys if key.startswith(lists_prefix)]
+    indexes = [key for key in all_keys if key.startswith(indexes_prefix)]
     pipe = client.pipeline(transaction=False)
     pipe.hgetall(pool)
     pipe.zrange(ready, 0, -1)
@@ -109,14 +114,18 @@ def read_contents(client: redis.Redis, topic: str, keys: Keys = KEYS) -> Content
     pipe.hgetall(tally)
     pipe.hgetall(requests)
     pipe.hgetall(tagged)
-    prefix = pool.removesuffix("pool")
     pipe.hgetall(f"{prefix}follow")
     pipe.hgetall(f"{prefix}items")
     pipe.hgetall(f"{prefix}groups")
     for key in (delay, reserved, dead, finished, expiry, cancelled, taken):
         pipe.zrange(key, 0, -1, withscores=True)
+    for key in lists:
+        pipe.lrange(key, 0, -1)
+    for key in indexes:
+        pipe.zrange(key, 0, -1)
     jobs, ready_list, names, topic_settings, due_ms, counted, requested, with_tags, *rest = pipe.execute()
-    follow, items, groups, *sets = rest
+    follow, items, groups, *rest = rest
+    sets, item_lists, tagged_ids = rest[:7], rest[7 : 7 + len(lists)], rest[7 + len(lists) :]
     scores = [{member.decode(): int(score) for member, score in members} for members in sets]
     states = (JobState.DELAYED, JobState.RESERVED, JobState.DEAD, JobState.FINISHED)
     return Contents(
@@ -131,11 +140,11 @@ def read_contents(client: redis.Redis, topic: str, keys: Keys = KEYS) -> Content
         tally={outcome.decode(): int(count) for outcome, count in counted.items()},
         requests={job_id.decode(): request_id.decode() for job_id, request_id in requested.items()},
         tagged={job_id.decode(): set(tags.decode().split(" ")) for job_id, tags in with_tags.items()},
-        index=_read_index(client, topic, keys),
+        index=_index_of(topic, dict(zip(_without(indexes_prefix, indexes), tagged_ids, strict=True))),
         taken=scores[6],
         follow={job_id.decode(): record for job_id, record in follow.items()},
         items={job_id.decode(): int(size) for job_id, size in items.items()},
-        item_lists=_read_lists(client, f"{prefix}{ITEMS_PREFIX}"),
+        item_lists=dict(zip(_without(lists_prefix, lists), item_lists, strict=True)),
         groups={name.decode(): _read_group(entry.decode()) for name, entry in groups.items()},
     )
 
@@ -145,22 +154,12 @@ def _read_group(entry: str) -> tuple[int, int, str]:
     return int(live), int(reserved), hold
 
 
-def _read_lists(client: redis.Redis, prefix: str) -> dict[str, list[bytes]]:
-    keys: list[bytes] = list(client.scan_iter(f"{prefix}*", count=1000))
-    pipe = client.pipeline(transaction=False)
-    for key in keys:
-        pipe.lrange(key.decode(), 0, -1)
-    ids = [key.decode().removeprefix(prefix) for key in keys]
-    return dict(zip(ids, pipe.execute(), strict=True))
+def _without(prefix: str, names: list[str]) -> list[str]:
+    return [key.removeprefix(prefix) for key in names]
 
 
-def _read_index(client: redis.Redis, topic: str, keys: Keys) -> dict[str, set[str]]:
-    prefix = keys.of_shard(keys.shard_of(topic), "tag/")
-    found: dict[str, set[str]] = {}
-    for key in client.scan_iter(f"{prefix}*", count=1000):
-        index: list[Any] = client.zrange(key, 0, -1)
-        members = [member.decode().split(" ") for member in index]
-        ids = {job_id for of_topic, job_id in members if of_topic == topic}
-        if ids:
-            found[bytes(key).decode().removeprefix(prefix)] = ids
-    return found
+def _index_of(topic: str, members_of: dict[str, list[bytes]]) -> dict[str, set[str]]:
+    """The ids of the topic's jobs by their tag, of the members of each tag in the shard."""
+    pairs = ((tag, [member.decode().split(" ") for member in members]) for tag, members in members_of.items())
+    ids_of = {tag: {job_id for of_topic, job_id in members if of_topic == topic} for tag, members in pairs}
+    return {tag: ids for tag, ids in ids_of.items() if ids}
