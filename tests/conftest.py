@@ -48,7 +48,8 @@ _SLOW_OR_DRAWN = ("slow", "hypothesis", "slow or hypothesis")
 def pytest_configure(config: pytest.Config) -> None:
     """Start the preloader, one for all processes of xdist, and load what only slow tests need where they can run."""
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
-        start_preloader()
+        with contextlib.suppress(OSError):  # each process then tries it by itself, and only tests that need it fail
+            start_preloader()
     if not _leaves_out_slow_ones(config):
         config.pluginmanager.import_plugin("schemathesis.pytest.plugin")  # takes a second in each process
 

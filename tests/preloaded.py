@@ -1,6 +1,6 @@
 """`python -m deferd ...` without its start: a fork of a process that has imported everything and built the library.
 
-One preloader forks for all processes of a test run: the first that starts it tells the others by a variable.
+One preloader forks for a process and its children, which find it by a variable: under xdist, for the whole test run.
 A fork has the pid, signals, output, working directory and variables of a process of its own. What it does not show is
 that the imports work, and its command line and initial environment in /proc are not its own: tests about those, and
 about start and end of the process, use `subprocess`. The server processes of a
@@ -23,6 +23,7 @@ import os
 import pkgutil
 import runpy
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
@@ -42,6 +43,7 @@ PRELOADER = "/tests/preloaded.py"
 """How a word in the command line of all forks ends."""
 _SOCKET = "PRELOADER_OF_TESTS"
 """The variable with the path of the socket on which the preloader of this test run takes requests."""
+_ENDED = "the preloader has ended: see what it wrote to standard error"
 _ROOT = Path(__file__).resolve().parents[1]
 _SERVER_MODULE = "deferd.server.server_process"
 _SPARES = 3
@@ -112,7 +114,7 @@ class PreloadedProcess:
             socket.send_fds(_preloader(), [request], [theirs.fileno(), stdin, stdout, stderr, *network])
         self._file = self._status.makefile("r")
         pid = self._file.readline()
-        assert pid, "the preloader has ended: see what it wrote to standard error"
+        assert pid, _ENDED
         self.pid = int(pid)
 
     def poll(self) -> int | None:
@@ -231,22 +233,21 @@ def run_preloaded(
 
 
 def start_preloader() -> None:
-    """Start it for this process and its children, until this process ends."""
-    folder = tempfile.TemporaryDirectory(prefix="deferd-preloader-")
-    os.environ[_SOCKET] = str(Path(folder.name) / "socket")
+    """Start it for this process and its children, until this process ends. Raises OSError."""
+    path = f"{tempfile.mkdtemp(prefix='deferd-preloader-')}/socket"
     ours, theirs = socket.socketpair()
     with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-        listening.bind(os.environ[_SOCKET])
+        listening.bind(path)
         listening.listen()
         fds = (listening.fileno(), theirs.fileno())
         process = subprocess.Popen(
             [sys.executable, "-P", f"{_ROOT}{PRELOADER}", *map(str, fds)], pass_fds=fds, stdin=subprocess.DEVNULL
         )
+    os.environ[_SOCKET] = path
 
     def end() -> None:
         ours.close()
         process.wait()
-        folder.cleanup()
 
     atexit.register(end)
 
@@ -261,7 +262,10 @@ def _connected_preloader() -> socket.socket:
     if _SOCKET not in os.environ:
         start_preloader()
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    connection.connect(os.environ[_SOCKET])
+    try:
+        connection.connect(os.environ[_SOCKET])
+    except OSError as exc:
+        raise AssertionError(_ENDED) from exc
     return connection
 
 
@@ -283,6 +287,7 @@ class _Preloader:
         while True:
             for key, _ in self._selector.select():
                 if key.fileobj is self._starter:
+                    shutil.rmtree(Path(self._listening.getsockname()).parent)
                     return None
                 if key.fileobj is self._listening:
                     self._selector.register(self._listening.accept()[0], selectors.EVENT_READ)
@@ -307,7 +312,8 @@ class _Preloader:
             self._children[pid] = connection.dup()
         for file in files:
             os.close(file)
-        self._children[pid].sendall(b"%d\n" % pid)
+        with contextlib.suppress(OSError):  # the one who asked has ended meanwhile
+            self._children[pid].sendall(b"%d\n" % pid)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         return None
 
@@ -469,10 +475,10 @@ def _receive(requests: socket.socket, most: int = 5) -> tuple[bytes, list[int], 
 
 
 class _QuickEnd:
-    """Ends a fork whose module has ended without an error before Python frees, and thereby copies, what was imported.
+    """Ends a fork whose module ends with an exit code, before Python frees, and thereby copies, what was imported.
 
-    That takes five times as long as the fork. Before it, Python has joined the threads and called what was registered
-    with `atexit` after this.
+    To free it takes five times as long as to fork. Python has joined the threads then, and has called what was
+    registered with `atexit` after this.
     """
 
     def __init__(self) -> None:
@@ -486,14 +492,15 @@ class _QuickEnd:
         if kind is None:
             self._code = 0
         elif isinstance(error, SystemExit):
-            self._code = error.code or 0
+            self._code = 0 if error.code is None else error.code
 
     def _end(self) -> None:
         if isinstance(self._code, int):
-            with contextlib.suppress(OSError):  # Python reports it
+            gc.collect()  # coroutines that were never awaited, tasks whose errors nobody has seen: they say so
+            logging.shutdown()  # it was registered before this
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # Python reports those it does not ignore
                 sys.stdout.flush()
                 sys.stderr.flush()
-                logging.shutdown()  # it was registered before this
                 os._exit(self._code)
 
 

