@@ -5,7 +5,7 @@ const PAGES = {
   a: "console/activity", y: "console/system",
 };
 const PREFIX_MS = 1500;
-let goAt = 0;
+let goAt = -Infinity;  // when `g` was pressed: not when a busy page got to it
 
 const rows = () => [...document.querySelectorAll("main [data-row]")];
 
@@ -30,10 +30,10 @@ const ACTIONS = {
   j: () => moveRow(1),
   k: () => moveRow(-1),
   x: () => document.querySelector("[data-row][data-current] input[type=checkbox]")?.click(),
-  g: () => { goAt = Date.now(); },
+  g: (event) => { goAt = event.timeStamp; },
 };
 
-/** Add a key of one page. */
+/** Add a key of one page. `action` gets the event. */
 export function onKey(key, action) {
   ACTIONS[key] = action;
 }
@@ -46,14 +46,14 @@ export function startKeyboard() {
       if (event.key === "Escape") event.target.blur();
       return;
     }
-    const page = Date.now() - goAt < PREFIX_MS ? PAGES[event.key] : undefined;
-    goAt = 0;
+    const page = event.timeStamp - goAt < PREFIX_MS ? PAGES[event.key] : undefined;
+    goAt = -Infinity;
     if (page !== undefined) {
       event.preventDefault();
       location.assign(new URL(page, document.baseURI));
     } else if (ACTIONS[event.key]) {
       event.preventDefault();
-      ACTIONS[event.key]();
+      ACTIONS[event.key](event);
     }
   });
 }
