@@ -43,6 +43,8 @@ class SteadyLoad:
     async def run(self) -> None:
         """Put and consume until `stop`, then consume what is left."""
         [putter, *consumers] = await raw_http.connect_many(self._port, 1 + CONSUMERS)
+        await putter.call("POST", "/jobs", {"topic": TOPIC})  # an unknown topic cannot be purged
+        await putter.call("DELETE", f"/topics/{TOPIC}")  # also what an interrupted run has left
         consuming = [asyncio.create_task(self._consume(connection)) for connection in consumers]
         try:
             await self._put(putter)
