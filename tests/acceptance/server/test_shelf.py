@@ -17,6 +17,7 @@ import pytest
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine.shelf import PAGE_S, Status
+from deferd.server.shelf_process import NICENESS
 from deferd.store.data_dir import DataDirectory
 from tests.acceptance.cli.command_line import Shell
 from tests.acceptance.http_calls import NO_TLS
@@ -154,6 +155,15 @@ def test_a_service_that_stops_kills_a_process_that_does_not_end(tmp_path: Path) 
         os.kill(pid, signal.SIGSTOP)
         assert service.stop() == 0
         assert shelf_pid(service) is None
+
+
+def test_its_process_comes_after_service_and_store(tmp_path: Path) -> None:
+    with shelving(tmp_path) as service:
+        pid = shelf_pid(service)
+        assert pid is not None
+        threads = [int(thread.name) for thread in Path(f"/proc/{pid}/task").iterdir()]
+        own = os.getpriority(os.PRIO_PROCESS, 0)
+        assert {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads} == {min(own + NICENESS, 19)}
 
 
 def test_a_data_directory_may_have_a_long_path(tmp_path: Path) -> None:
