@@ -15,7 +15,9 @@ import (
 	"deferd.test/program/generated/deferd"
 )
 
-//go:generate go tool oapi-codegen -config oapi-codegen.yaml ../../../../openapi/openapi.yaml
+// Not `go tool`: that compiles Go's library in its own way, which the program could not share.
+
+//go:generate go run github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen -config oapi-codegen.yaml ../../../../openapi/openapi.yaml
 
 type popped struct {
 	ID      string `json:"id"`
