@@ -6,6 +6,7 @@ The first line of standard input is its configuration. The end of standard input
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -21,14 +22,16 @@ from deferd.stop_signals import handle_in_loop, write_in_background
 _INPUT_FD = 0
 NICENESS = 10
 """Added to the service's. Else its bursts of a few milliseconds hold up service and store where these need both cores:
-the p99 lateness of other jobs was a sixth higher. It gets a tenth of what each process gets that is always busy.
+the p99 lateness of other jobs was a sixth higher. Beside what is always busy it still gets a tenth of what each of
+these gets.
 """
 
 
 def main() -> int:
     """Serve until SIGTERM, the end of the service, or another one's claim."""
     os.umask(0o077)
-    os.nice(NICENESS)  # of this thread, and of those that it starts
+    with contextlib.suppress(OSError):  # where a sandbox forbids it
+        os.nice(NICENESS)  # of this thread, and of those that it starts
     write_in_background()
     line = sys.stdin.buffer.readline()
     if not line:

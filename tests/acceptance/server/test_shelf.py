@@ -159,11 +159,12 @@ def test_a_service_that_stops_kills_a_process_that_does_not_end(tmp_path: Path) 
 
 def test_its_process_comes_after_service_and_store(tmp_path: Path) -> None:
     with shelving(tmp_path) as service:
-        pid = shelf_pid(service)
+        pid, store_pid, own = shelf_pid(service), service.store_pid(), os.getpriority(os.PRIO_PROCESS, 0)
         assert pid is not None
+        assert store_pid is not None
         threads = [int(thread.name) for thread in Path(f"/proc/{pid}/task").iterdir()]
-        own = os.getpriority(os.PRIO_PROCESS, 0)
         assert {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads} == {min(own + NICENESS, 19)}
+        assert os.getpriority(os.PRIO_PROCESS, store_pid) == own
 
 
 def test_a_data_directory_may_have_a_long_path(tmp_path: Path) -> None:

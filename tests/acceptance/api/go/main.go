@@ -15,7 +15,8 @@ import (
 	"deferd.test/program/generated/deferd"
 )
 
-// Not `go tool`: that compiles Go's library in its own way, which the program could not share.
+// Not `go tool`: that compiles Go's library in its own way, which the program could not share. The line `tool` of go.mod
+// is what keeps the generator there.
 
 //go:generate go run github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen -config oapi-codegen.yaml ../../../../openapi/openapi.yaml
 
