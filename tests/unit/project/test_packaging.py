@@ -186,6 +186,9 @@ class Ci:
         self.program("programs/bash", f"{note}; {install_python}")
         # pyenv's python3 is a script that would run the bash above.
         (folder / "programs/python3").symlink_to(sys.executable)
+        self.go_toolchain = folder / "tests/go_toolchain.py"
+        self.go_toolchain.parent.mkdir()
+        self.go_toolchain.touch()
 
     def program(self, name: str, script: str) -> None:
         path = self.folder / name
@@ -238,6 +241,11 @@ def test_ci_fails_with_the_first_command_that_fails(ci: Ci, program: str, count:
     path = ci.folder / program
     path.write_text(path.read_text() + "exit 3\n")
     assert (ci.run(), len(ci.commands)) == (3, count)
+
+
+def test_ci_fails_where_go_compiles_nothing(ci: Ci) -> None:
+    ci.go_toolchain.write_text("raise SystemExit(3)\n")
+    assert (ci.run(), len(ci.commands)) == (3, 3)
 
 
 def test_ci_fails_where_it_cannot_install_a_program(tmp_path: Path) -> None:
